@@ -6,13 +6,13 @@ GPU or a driver::
     pip install --no-deps nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-nvfatbin-cu12==12.8.90
     python cuda/build_fatbin.py
 
-The fat binary is committed, so a build of kvpool does not need these wheels. The same source and the
-same versions of the wheels give the same bytes. ``--check`` builds again and compares the bytes.
-``--check-hashes`` needs no wheels. It compares the files with ``block_copy.fatbin.sha256``, which
-``sha256sum --check`` also reads. So it detects a changed source without a new build.
+The fat binary is committed, so a build of kvpool does not need these wheels. The same source gives the
+same bytes with the same versions of the wheels. ``--check`` builds again and compares the bytes.
+``--check-hashes`` needs no wheels. It compares the hashes of the source and of the fat binary with
+``block_copy.fatbin.sha256``, and so detects a changed source without a new build.
 
-The version of the wheels is 12.8 and not 13. Code of 12.8 for GPUs up to Hopper should load with every
-driver since R525, but code of 13 needs R580.
+The wheels have version 12.8 and not 13, because code of 13 needs the driver R580. Code of 12.8 for GPUs
+up to Hopper should load with every driver since R525.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ NVFATBIN = ("nvidia-nvfatbin-cu12", "12.8.90", "libnvfatbin.so.12")
 INSTALL = f"pip install --no-deps {NVRTC[0]}=={NVRTC[1]} {NVFATBIN[0]}=={NVFATBIN[1]}"
 TOOL_VERSION = (12, 8)
 
-#: A cubin runs on GPUs of its major version, and of its minor version or a later one. 86 and 89 have
-#: their own cubins only because these are faster.
+#: Compute capabilities, such as 75 for 7.5, for which the fat binary has machine code (a cubin). A
+#: cubin also runs on GPUs of the same major and a later minor version. 86 and 89 are listed because
+#: their own code is faster.
 CUBINS = ("75", "80", "86", "89", "90", "100", "120")
-#: PTX, which the driver compiles if no cubin fits.
+#: Compute capability of the PTX, which the driver compiles if no cubin fits.
 PTX = "75"
 KERNELS = frozenset({"kvpool_copy_1", "kvpool_copy_4", "kvpool_copy_8", "kvpool_copy_16"})
 
 _OPTIONS = ("--std=c++17", "--ptxas-options=-v")
-#: No compression: a wheel compresses its contents anyway, the driver would decompress at every load,
-#: and old drivers cannot.
+#: Options of nvFatbin. The code is not compressed, because a wheel compresses its contents anyway. The
+#: driver would decompress it at every load, and old drivers cannot.
 _FATBIN_OPTIONS = ("-64", "-compress=false")
 _KERNEL = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -57,11 +58,11 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 class BuildError(Exception):
-    """The fat binary could not be built, or the committed one differs. The message says what to do."""
+    """The fat binary could not be built, or the committed one differs. The message states what to do."""
 
 
 class ToolMissingError(BuildError):
-    """A wheel is missing, damaged or of another version."""
+    """A wheel is missing or damaged, or has another version."""
 
 
 class CompileError(BuildError):
@@ -69,7 +70,7 @@ class CompileError(BuildError):
 
 
 class SpillError(BuildError):
-    """A kernel needs more registers than allowed."""
+    """A kernel needs more registers than it may use, so the compiler keeps values in local memory."""
 
 
 class StaleError(BuildError):
@@ -86,7 +87,7 @@ class KernelUsage(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A fat binary and the data about its contents."""
+    """A fat binary, and the resources that each of its kernels uses."""
 
     data: bytes
     sizes: dict[str, int]
@@ -97,8 +98,8 @@ class Built(NamedTuple):
 def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
     """Load a library from an installed wheel, by the wheel's own list of files.
 
-    A search through site-packages, or through the loader, could find the libraries of another CUDA
-    version that torch installed.
+    A search through site-packages, or by the system's loader, could find a library of the CUDA version
+    that torch has installed.
     """
     try:
         distribution = metadata.distribution(wheel)
@@ -118,7 +119,7 @@ def load_library(wheel: str, version: str, name: str) -> ctypes.CDLL:
 
 
 class Compiler:
-    """Compiles with NVRTC, NVIDIA's run-time compiler."""
+    """NVIDIA's run-time compiler, NVRTC."""
 
     def __init__(self) -> None:
         self._library = load_library(*NVRTC)
@@ -133,7 +134,7 @@ class Compiler:
     def compile(self, source: bytes, architecture: str) -> tuple[bytes, str]:
         """Compile for an architecture: ``sm_90`` gives machine code (a cubin), ``compute_75`` gives PTX.
 
-        Return the code and the log.
+        Return the code, and the log of the compiler.
         """
         program = ctypes.c_void_p()
         name = SOURCE.name.encode()  # without the folder, which would become part of the code
@@ -189,7 +190,7 @@ class Bundle:
         self._check("nvFatbinAddPTX", self._library.nvFatbinAddPTX(self._handle, *arguments))
 
     def finish(self) -> bytes:
-        """Return the fat binary."""
+        """Return the bytes of the finished fat binary."""
         size = ctypes.c_size_t()
         self._check("nvFatbinSize", self._library.nvFatbinSize(self._handle, ctypes.byref(size)))
         data = ctypes.create_string_buffer(size.value)
@@ -203,7 +204,7 @@ class Bundle:
 
 
 def parse_usage(log: str) -> list[KernelUsage]:
-    """Parse the resource usage of each kernel from the log of ptxas (``-v``)."""
+    """Read the resource usage of each kernel from the log of ptxas, NVIDIA's assembler (``-v``)."""
     found = []
     for section in _KERNEL.split(log)[1:]:
         if section in KERNELS:
@@ -215,7 +216,7 @@ def parse_usage(log: str) -> list[KernelUsage]:
 
 
 def check_usage(architecture: str, usage: Sequence[KernelUsage], log: str) -> None:
-    """Raise if a kernel is missing or uses local memory."""
+    """Raise an error if a kernel is missing or uses local memory."""
     if {one.name for one in usage} != KERNELS or len(usage) != len(KERNELS):
         raise CompileError(
             f"{architecture}: the log does not list the kernels {', '.join(sorted(KERNELS))}:\n{log}"
@@ -296,7 +297,7 @@ def report(built: Built) -> None:
 
 
 def read_committed() -> bytes:
-    """Return the committed fat binary."""
+    """Return the bytes of the committed fat binary."""
     try:
         return FATBIN.read_bytes()
     except FileNotFoundError:
@@ -304,7 +305,7 @@ def read_committed() -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the fat binary, or check the committed one."""
+    """Build the fat binary, or check the committed fat binary."""
     lines = (__doc__ or "").splitlines()
     parser = argparse.ArgumentParser(
         description=lines[0].replace("`", ""),

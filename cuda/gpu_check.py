@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def _main() -> int:
-    # Remove this file's parent folder from the import path. Imports from there would find this folder
-    # as the package "cuda", which is also the name of NVIDIA's package.
+    # Remove this file's parent folder from the import path. Otherwise ``import cuda`` would find this
+    # folder instead of NVIDIA's package of that name.
     sys.path[0] = str(Path(__file__).resolve().parent)
     app = importlib.import_module("checks.app")
     return int(app.main())

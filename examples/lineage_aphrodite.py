@@ -1,4 +1,4 @@
-"""Uses Aphrodite's prefix-caching allocator (ancestor 002): reuse, promotion, copy-on-write."""
+"""Uses kvpool as Aphrodite's prefix-caching allocator: reuse, promotion, copy-on-write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kvpool.lineage.aphrodite import PrefixCachingBlockAllocator
 
 
 def main() -> None:
-    """Allocates two sequences with a common prefix."""
+    """Allocates two sequences with a common prefix, and copies a block before a write."""
     allocator = PrefixCachingBlockAllocator(num_blocks=6, block_size=4, block_ids=range(100, 106))
 
     first = allocator.allocate_immutable(prev_block=None, token_ids=[1, 2, 3, 4])

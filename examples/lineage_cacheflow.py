@@ -1,4 +1,4 @@
-"""Uses CacheFlow's block manager (ancestor 003): forks a prompt, copies on write, and swaps out and in."""
+"""Uses kvpool as CacheFlow's block manager: a fork, copies on write, and swaps out and in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uses Aphrodite's token blocks (ancestor 000): reuses buffers, and hashes blocks with extra keys."""
+"""Uses kvpool as Aphrodite's token blocks: reused buffers, and hashes with extra keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uses vLLM v0's prefix-caching allocator (ancestor 004): reuse, copy-on-write, and an abort."""
+"""Uses kvpool as vLLM v0's prefix-caching allocator: reuse, copy-on-write, and an abort."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROMPT = [[1, 2, 3, 4], [5, 6, 7, 8]]
 
 
 def ids(blocks: list[Block]) -> list[int | None]:
-    """Returns the physical blocks of a sequence."""
+    """Returns the numbers of the physical blocks in a sequence's table."""
     return [block.block_id for block in blocks]
 
 

@@ -10,9 +10,9 @@ from kvpool.lineage.v0.block_manager_util import SequenceStatus
 
 
 def sequence(seq_id: int, tokens: list[int]) -> Any:
-    """Makes a sequence with the attributes of an engine's sequence.
+    """Makes a sequence object with the attributes that the block manager reads.
 
-    Any class with these attribute names works.
+    A class of your own also works if it has these attributes.
     """
     return SimpleNamespace(
         seq_id=seq_id, tokens=tokens, status=SequenceStatus.WAITING, get_token_ids=lambda: tokens

@@ -1,4 +1,4 @@
-"""Uses the first vLLM V1 block queue (ancestor 001): a tiny prefix cache with verified hits."""
+"""Uses kvpool as vLLM V1's first block queue: a small prefix cache with verified hits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Lists the kind of each argument: by the argument's name, or for one call alone."""
+"""Lists the kind of each argument of kvpool's calls. Most kinds apply to all arguments of a name,
+others to one call.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,8 @@ _NAMES: Final[dict[Kind, str]] = {
     kinds.anything: "keep_alive trace mapping hash_seed memory payload",
 }
 KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.split()}
-#: Arguments of one call alone, with the reason why they are special.
+#: Kinds of arguments of a single call, with the reason why they differ from other arguments of that
+#: name.
 ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("CacheManager.admit.request_id", "Step.admit.request_id"), kinds.new_request),
     **dict.fromkeys(
@@ -87,7 +90,8 @@ ALONE: Final[dict[str, Kind]] = {
     "CacheManager.fork (batch).parent_id": kinds.batch_of(kinds.request),
     "CacheManager.fork (batch).child_id": requests(kinds.new_request),
     "CacheManager.append (batch).request_ids": kinds.batch_of(kinds.request),
-    # For a single request, `commit` has no effect. For a batch, `lookahead` and `multimodal` have none.
+    # `commit` has no effect for a single request, and `lookahead` and `multimodal` have none for a
+    # batch.
     "CacheManager.append.commit": kinds.flag,
     "CacheManager.append (batch).lookahead": kinds.integer,
     "CacheManager.append (batch).multimodal": kinds.anything,
@@ -104,7 +108,7 @@ ALONE: Final[dict[str, Kind]] = {
     "ManagerRetention.end_of_life.extra": kinds.anything,
     "CacheManager.append_ragged.out": kinds.rows_out,
     "CacheManager.release (batch).output_tokens": sequence(kinds.count),
-    # Any block may be read. A match is only checked when it is acquired.
+    # Any block may be read. The blocks of a match are only checked when they are acquired.
     **dict.fromkeys(("BlockPool.ref_count.block_id", "BlockPool.state.block_id"), kinds.one_block),
     **dict.fromkeys(
         ("BlockPool.ref_count (batch).block_id", "BlockPool.state (batch).block_id"), kinds.batch_of_blocks
@@ -115,7 +119,7 @@ ALONE: Final[dict[str, Kind]] = {
         ("Match.block_ids", "TieredPool.begin_swap.block_ids", "TieredPool.fit_swap.block_ids"),
         kinds.any_blocks,
     ),
-    # If a block is absent, it is treated as already removed.
+    # A block that is absent is treated as already removed, so no id is wrong.
     **dict.fromkeys(("LruEvictor.remove.block_id", "PrefixIndex.remove.block_id"), kinds.block),
     **dict.fromkeys(("PoolDiagnose.copies.digest", "ChainLink.from_digest.digest"), kinds.digest),
     "BlockPool.set_payloads.payloads": sequence(kinds.payload),
@@ -123,7 +127,7 @@ ALONE: Final[dict[str, Kind]] = {
     **dict.fromkeys(("BlockStore.from_regions.num_blocks", "BlockStore.host.num_blocks"), kinds.count),
     "BlockStore.from_regions.regions": kinds.rows,
     "BlockStore.host.pinned": kinds.pinned,
-    # A hasher raises its own error for a block size, and groups name the size block_tokens.
+    # A hasher raises another error for a wrong block size, and groups call the argument block_tokens.
     **dict.fromkeys(
         (
             f"{name}.block_size"

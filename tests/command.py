@@ -1,4 +1,4 @@
-"""Runs the command line for tests: in a separate process, or in this one."""
+"""Runs the command line for tests, in a separate process or in this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-#: The environment without variables that make programs colour or widen their output.
+#: The environment of the commands, without variables that make programs colour or widen their output.
 ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
@@ -24,7 +24,6 @@ ENVIRONMENT = {
 
 
 def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Runs ``kvpool`` with these arguments in a separate process."""
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
     return subprocess.run(command, input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
 

@@ -1,7 +1,7 @@
-"""Hypothesis profiles, and fixtures.
+"""Hypothesis profiles, and fixtures for all tests.
 
-The profile ``fast`` is for every run, ``slow`` for ``make test-slow`` (HYPOTHESIS_PROFILE=slow).
-KVPOOL_EXAMPLES=n sets the number of examples of ``slow``.
+The profile ``fast`` is for every run. The profile ``slow`` is for ``make test-slow``
+(HYPOTHESIS_PROFILE=slow), and KVPOOL_EXAMPLES=n sets its number of examples.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 @pytest.fixture
 def frequent_switches() -> Iterator[None]:
-    """Makes threads take turns after a few microseconds instead of 5 ms, so that even short calls
+    """Makes threads take turns every few microseconds instead of every 5 ms, so that even short calls
     overlap.
     """
     before = sys.getswitchinterval()
@@ -53,7 +53,7 @@ def frequent_switches() -> Iterator[None]:
 
 @pytest.fixture
 def vllm() -> Iterator[Any]:
-    """Yields stand-ins for vLLM."""
+    """Installs stand-ins for vLLM's modules during a test."""
     from tests.integrations.fake_vllm import fake_vllm
 
     with fake_vllm() as package:
@@ -62,6 +62,6 @@ def vllm() -> Iterator[Any]:
 
 @pytest.fixture
 def plain_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes commands in this process write 80 columns without colours."""
+    """Makes commands in this process write lines of 80 columns without colours."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FORCE_COLOR", raising=False)

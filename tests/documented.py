@@ -38,7 +38,7 @@ _FENCE: Final = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A code block of a page."""
+    """A code block of a page, and what the page says about it."""
 
     page: str
     line: int
@@ -46,12 +46,11 @@ class Example:
     code: str
     #: The expected output, if the page shows it.
     printed: str | None = None
-    #: The test that runs the block instead.
+    #: The test that runs the block instead of test_docs.py, or None.
     by: str | None = None
 
     @property
     def runs(self) -> bool:
-        """Whether the block is run, by test_docs.py or by another test."""
         return self.language in ("python", "console")
 
 
@@ -73,7 +72,7 @@ def examples(page: Path) -> list[Example]:
 
 
 def matches(printed: str, wanted: str) -> bool:
-    """Returns whether the output matches the expected one. Ignores ends of lines, blank lines at both
+    """Returns whether the output equals the expected one. Ignores ends of lines, blank lines at both
     ends, and the number of consecutive spaces.
     """
 
@@ -88,7 +87,7 @@ def matches(printed: str, wanted: str) -> bool:
 
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Changes to a folder, with a terminal of 80 columns without colours."""
+    """Runs the body in a folder, with a terminal of 80 columns without colours."""
     before, columns = Path.cwd(), os.environ.get("COLUMNS")
     os.chdir(folder)
     os.environ["COLUMNS"] = "80"
@@ -102,7 +101,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 def run_python(example: Example, names: dict[str, Any]) -> str:
-    """Runs a block with these names, and returns its output."""
+    """Runs a ``python`` block with the names that earlier blocks have defined. Returns its output."""
     source = "\n" * example.line + example.code
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
@@ -111,8 +110,8 @@ def run_python(example: Example, names: dict[str, Any]) -> str:
 
 
 def commands(example: Example) -> list[tuple[str, str]]:
-    """Returns the commands of a session, each with its expected output. For a block without ``$``,
-    returns its lines.
+    """Returns the commands of a ``console`` block, each with its expected output. For a block without
+    ``$``, returns its lines.
     """
     if example.language == "sh":
         found, line = [], ""
@@ -155,8 +154,8 @@ def run_command(line: str) -> tuple[int, str]:
 
 
 def parse_command(line: str) -> None:
-    """Checks a command that is not run. ``kvpool`` has to accept its options, and a make target has to
-    exist.
+    """Checks a command that must not run. ``kvpool`` has to accept its options, and a make target has
+    to exist.
     """
     words = shlex.split(line, comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
@@ -165,7 +164,6 @@ def parse_command(line: str) -> None:
         return
     if words[0] == "kvpool":
         command = typer.main.get_command(_app)
-        # The command does not run: the context parses the options, and nothing invokes the command.
         with command.make_context("kvpool", list(words[1:])) as context:
             rest = [*context._protected_args, *context.args]
             _parse_below(command, context, rest)

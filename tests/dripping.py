@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Seconds between two bytes, far below any timeout of a single read.
+#: Seconds between two bytes. It is far below the timeout of a single read, so no single read is too
+#: slow.
 PACE = 0.02
 
 
 @contextlib.contextmanager
 def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator[int]:
-    """Yields the port. After a client's request, the server sends ``begin``, and then ``drip`` again
-    and again.
+    """Runs the server and yields its port. After a client's request, it sends ``begin``, and then
+    ``drip`` again and again.
 
-    Without ``drip`` the answer ends after ``begin``. Without both the server stays silent.
+    Without ``drip`` the answer ends after ``begin``. Without both the server sends nothing.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -40,13 +41,14 @@ def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator
                 peer.settimeout(pace if drip else None)
                 while True:
                     peer.sendall(drip)
-                    # Wait for a client that sends nothing. If the client disconnects, this loop ends.
+                    # Pause before the next byte. Without ``drip``, wait as long as the client is
+                    # connected. End if the client disconnects.
                     with contextlib.suppress(TimeoutError):
                         if pace and not peer.recv(1 << 16):
                             return
 
         threading.Thread(target=serve, daemon=True).start()
         yield listener.getsockname()[1]
-        # Wake the thread that accepts connections.
+        # Wake the thread that accepts connections, so that it ends.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)

@@ -2,8 +2,8 @@
 buffer or a count.
 
 test_hostile.py runs this file as a program. The program makes the calls from a given number on, under a
-memory limit. It writes a line of JSON before and after each call. So a missing line shows which call
-ended the process.
+memory limit. It writes a line of JSON before and after each call. If a call ends the process, its
+second line is missing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from tests import kinds, rows  # noqa: E402
 from tests.argument_kinds import ALONE, KINDS  # noqa: E402
 
 HUGE = 2**40
-# Memory in bytes that a call may use in addition to the current use. If a value never ends, the call
-# reads it until this memory is full. A replay starts a thread, whose stack alone takes 2 MiB of it.
+# Bytes of memory that a call may use in addition to what the process already uses. If a value never
+# ends, the call reads it until this memory is full. A replay starts a thread, whose stack alone takes 2
+# MiB of it.
 ROOM = 8 << 20
 
 
@@ -61,7 +62,7 @@ class Endless(Liar):
 
 
 class World(rows.World):
-    """The subjects of the calls in the tables of rows, and of the entries below."""
+    """The objects on which the calls of the rows, and of the entries below, are made."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -103,11 +104,11 @@ class World(rows.World):
 
 
 class Entry(NamedTuple):
-    """A call with one argument to test, and an item that this argument would accept."""
+    """A call with one argument under test, and an item that this argument would accept."""
 
     call: Callable[[World, Any], object]
     item: object = None
-    #: The kind of the argument.
+    #: The kind of the argument, from argument_kinds.py.
     kind: object = None
 
 
@@ -123,7 +124,7 @@ GROUP: dict[str, Any] = {
     "tables": {},
     "num_cached": {},
 }
-#: Items of arguments that the rows leave out.
+#: Valid items for sequences to which the rows pass none.
 ITEMS: dict[str, object] = {
     "offsets": 0,
     **dict.fromkeys(("computed", "covered", "CacheManager.release (batch).output_tokens"), 1),
@@ -138,7 +139,7 @@ ITEMS: dict[str, object] = {
     "tenants": kvpool.TenantLimits(1),
     "tiers": (8, 1.0),
 }
-#: Sequences of calls without a row: calls of stores, tensors, and vLLM's pool.
+#: Sequence arguments of calls that rows.py lacks: calls of stores, tensors, and vLLM's pool.
 MORE: dict[str, Entry] = {
     "pass_on": Entry(lambda w, s: _core.events.EventPublisher(w.pool, 0).pass_on(s), 1),
     "store.put": Entry(lambda w, s: w.objects.put(s, [0]), b"k"),
@@ -178,7 +179,7 @@ MORE: dict[str, Entry] = {
         ((0,), False, 4),
     ),
 }
-#: Counts of calls without a row, and counts within arguments of rows.
+#: Count arguments of calls without a row, and counts within arguments of rows.
 MORE_COUNTS: dict[str, Entry] = {
     "append_ragged, count covered": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], covered=[n])),
     "append_ragged, count computed": Entry(lambda w, n: w.manager.append_ragged(["run"], [1], computed=[n])),
@@ -210,7 +211,7 @@ MORE_COUNTS: dict[str, Entry] = {
 
 
 def entries() -> Iterator[tuple[str, Entry]]:
-    """Yields the arguments of all rows that are sequences or counts."""
+    """Yields an entry for each argument of the rows that is a sequence or a count."""
     for name, row in rows.rows(rows.World(Path())).items():
         for argument in inspect.signature(row.call).parameters:
             place = f"{name}.{argument}"
@@ -243,8 +244,8 @@ FORMS: dict[str, Callable[[Any], object]] = {
     "mapping array": lambda _: np.broadcast_to(np.int64(1), (HUGE, 2)),
 }
 NUMBERS = {str(number): number for number in (2**31, HUGE, 2**63 - 1, 2**64 - 1, 2**127, 2**200)}
-#: One argument of each kind is tested with every form, and the others with one, because clippy forbids
-#: other ways to read a sequence.
+#: Clippy forbids other ways to read a sequence than the common ones. So only one argument of each kind
+#: is tested with every form of sequence, and the others with one form.
 WHOLLY = {entry.kind: name for name, entry in reversed(FOUND.items())}
 CASES = [
     *[
@@ -271,7 +272,7 @@ def call(world: World, case: tuple[str, str, str]) -> object:
 
 
 def outcome(world: World, case: tuple[str, str, str]) -> str:
-    """Returns the outcome of a call: "done", or the classes of the exception."""
+    """Makes a call. Returns "done", or the classes of the exception that it raises."""
     try:
         call(world, case)
     except BaseException as error:
@@ -280,8 +281,8 @@ def outcome(world: World, case: tuple[str, str, str]) -> str:
 
 
 def limit_memory() -> None:
-    """Limits the memory, so that each call gets the same amount, whatever the earlier calls have
-    allocated.
+    """Limits the memory of the process relative to its current size, so that each call can use the same
+    amount.
     """
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,5 +1,5 @@
-"""Defines kinds of arguments: for each kind, the values that it refuses, with the error and the text of
-its message.
+"""Defines kinds of arguments. A kind yields the values that an argument must refuse, each with the
+error and words of its message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kvpool import errors
 Error = type[kvpool.KvpoolError]
 TYPE, VALUE = errors.ArgumentTypeError, errors.InvalidArgumentError
 TOKEN, TOKEN_TYPE, BLOCK = errors.TokenError, errors.TokenTypeError, errors.InvalidBlockError
-#: Python's exceptions that the errors also derive from.
+#: For each error of kvpool, the built-in exception that it also derives from.
 BUILTINS: Final[dict[Error, type[Exception]]] = {
     **dict.fromkeys((TYPE, TOKEN_TYPE, errors.MappingTypeError), TypeError),
     **dict.fromkeys(
@@ -33,11 +33,12 @@ BUILTINS: Final[dict[Error, type[Exception]]] = {
     errors.UnknownRequestError: KeyError,
     errors.OutOfBlocksError: MemoryError,
 }
-#: Half of a surrogate pair, as a wrong cut of UTF-16 leaves it: text that cannot be encoded as UTF-8.
+#: A text that cannot be encoded as UTF-8: half of a surrogate pair, as it remains if UTF-16 is cut in
+#: the middle.
 LONE: Final = "chat-\ud800"
 LONG: Final = "x" * 10_000_000
-#: Integers of more than 128 bits, each with the number in the message. Python does not print the last
-#: one.
+#: Integers of more than 128 bits, each with the number that the message must contain. Python does not
+#: print the last one.
 WIDE: Final = {2**127: "", -(2**127) - 1: "", 2**200: 2**200, 10**5000: ""}
 
 
@@ -46,28 +47,28 @@ class Strange:
 
 
 class Wrong(NamedTuple):
-    """A value that a kind refuses."""
+    """A value that a kind refuses, the expected error, and words that its message must contain."""
 
     value: Any
     error: Error
     words: tuple[object, ...]
 
 
-#: A function that yields the wrong values of an argument with this name. An argument with a default
-#: also accepts None.
+#: A function that yields the wrong values for an argument. It gets the argument's name, and whether the
+#: argument has a default and so also accepts None.
 Kind = Callable[[str, bool], Iterator[Wrong]]
 
 
 def others(name: str, *values: object, optional: bool = False, must: str = "") -> Iterator[Wrong]:
-    """Yields values of other types. The error message contains the argument's name and the value's
-    class, and states what is expected.
+    """Yields values of wrong types. The error message has to contain the argument's name, the value's
+    class, and what is expected.
     """
     for value in (*values, Strange(), 1j, *([] if optional else [None])):
         yield Wrong(value, TYPE, (name, type(value).__name__, must))
 
 
 def instance(name: str, optional: bool) -> Iterator[Wrong]:
-    """An object of one class."""
+    """The kind of an argument that must be an object of one class."""
     return others(name, 7, "a", 1.5, [1], optional=optional)
 
 
@@ -82,7 +83,7 @@ def count(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def size(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a count of at least one, for which memory is allocated."""
+    """The kind of a count that must be at least 1, and for which memory is allocated."""
     yield from count(name, optional)
     yield from (Wrong(number, VALUE, (f"{name} is {number}",)) for number in (0, 2**32, 2**63 - 1))
 
@@ -93,7 +94,7 @@ def real(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def amount(name: str, optional: bool) -> Iterator[Wrong]:
-    """An item of a list of floats."""
+    """The kind of an item in a list of floats."""
     return others(name, "7", [1.0], optional=optional)
 
 
@@ -112,7 +113,7 @@ def text(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def choice(*known: str) -> Kind:
-    """A name from a list: the message lists the known names."""
+    """The kind of a name from a list. The message has to list the known names."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         yield from others(name, 5, 1.5, ["a"], optional=optional)
@@ -123,7 +124,9 @@ def choice(*known: str) -> Kind:
 
 
 def sequence(of: Kind = instance, called: str = "") -> Kind:
-    """Objects of a kind. Messages may use another name than the argument's."""
+    """The kind of a sequence whose items are of a kind. The message may use another name than the
+    argument's.
+    """
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         label = called or name
@@ -134,7 +137,7 @@ def sequence(of: Kind = instance, called: str = "") -> Kind:
 
 
 def numbers(label: str, error: Error, type_error: Error) -> Kind:
-    """A list of ints from 0 to 2**32 - 1, or a buffer of them."""
+    """The kind of a list of ints from 0 to 2**32 - 1, or a buffer of them."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         arrays = [
@@ -186,7 +189,7 @@ def block(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def own_block(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a block id that must exist."""
+    """The kind of a block id. The block must exist."""
     yield from block(name, optional)
     yield from (Wrong(number, BLOCK, (number,)) for number in (2**31, 2**32 - 1))
 
@@ -200,13 +203,13 @@ def own_blocks(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def held_blocks(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of blocks that the call changes. None of them may be the null block."""
+    """The kind of the ids of blocks that the call changes. None of them may be the null block."""
     yield from own_blocks(name, optional)
     yield Wrong([0], BLOCK, ("block 0",))
 
 
 def request(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a request id that must exist."""
+    """The kind of a request id. The request must exist."""
     for unknown in ("nobody", "", "1", 77, -1, 2**64 - 1):
         yield Wrong(
             unknown, errors.UnknownRequestError, (f'"{unknown}"' if isinstance(unknown, str) else unknown,)
@@ -240,13 +243,15 @@ def _has_items(value: object) -> bool:
 
 
 def one_request(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a request id in a call that also takes a batch. A value with items would be a batch."""
+    """The kind of a request id in a call that also takes a batch. Values with items are left out,
+    because they would be a batch.
+    """
     return (one for one in request(name, optional) if isinstance(one.value, str) or not _has_items(one.value))
 
 
 def batch_of(of: Kind) -> Kind:
-    """The kind of a batch of requests in a call that also takes one request. A value without items
-    would be one request.
+    """The kind of a batch of requests in a call that also takes one request. Values without items are
+    left out, because they would be one request.
     """
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
@@ -276,13 +281,15 @@ def prompt_or_request(tokens: Kind) -> Kind:
 
 
 def one_block(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a block in a call that also takes a batch. A value with items would be a batch."""
+    """The kind of a block id in a call that also takes a batch. Values with items are left out, because
+    they would be a batch.
+    """
     return (one for one in own_block(name, optional) if not _has_items(one.value))
 
 
 def batch_of_blocks(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a batch of blocks in a call that also takes one block. A value without items would be
-    one block.
+    """The kind of a batch of blocks in a call that also takes one block. Values without items are left
+    out, because they would be one block.
     """
     return (one for one in own_blocks(name, optional) if _has_items(one.value))
 
@@ -298,7 +305,7 @@ def out(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def rows_out(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a buffer for three rows of equal length, one after another."""
+    """The kind of a buffer for three rows of equal length, which follow one another."""
     wide: Any = np.zeros((3, 8), dtype=np.int32)[:, ::2]
     shapes: list[Any] = [np.zeros(shape, dtype=np.int32) for shape in ((4, 3), (2, 6), (3, 2, 2), (0, 3), 13)]
     yield from out(name, optional)
@@ -307,7 +314,7 @@ def rows_out(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def ranges(called: str, *behind: object) -> Kind:
-    """Tuples that begin with a start and an end."""
+    """The kind of a list of tuples, each of which begins with a start and an end."""
 
     def kind(name: str, optional: bool) -> Iterator[Wrong]:
         yield from sequence(called=called)(name, optional)
@@ -320,7 +327,7 @@ def ranges(called: str, *behind: object) -> Kind:
 
 
 def media(name: str, optional: bool) -> Iterator[Wrong]:
-    """Items of multimodal inputs."""
+    """The kind of a list of multimodal items."""
     yield from sequence()(name, optional)
     yield Wrong([(b"a", 1)], TYPE, ("item 0 of multimodal",))
     yield Wrong([(5, 1, 1)], TYPE, ("identifier", "int"))
@@ -350,7 +357,7 @@ def path(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def place(name: str, optional: bool) -> Iterator[Wrong]:
-    """A pair of tier and block."""
+    """The kind of a pair of a tier and a block."""
     for value in (7, "a", None, Strange()):
         yield Wrong(value, TYPE, ("no block of a tier",))
     for pair in ((1,), (1, 2, 3), (2**200, 1)):
@@ -395,8 +402,8 @@ def store_bytes(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def regions(name: str, optional: bool) -> Iterator[Wrong]:
-    """The kind of a range of regions: the first region, and the one after the last. The store has one
-    region.
+    """The kind of a range of regions of a store: the first region, and the one after the last. The
+    store has one region.
     """
     for pair in ((0, 0), (1, 0), (0, 2), (2, 3), (0, 2**63), (2**64 - 1, 2**64 - 1)):
         yield Wrong(pair, VALUE, (f"regions is {pair}", "1 regions"))
@@ -406,7 +413,7 @@ def regions(name: str, optional: bool) -> Iterator[Wrong]:
 
 
 def rows(name: str, optional: bool) -> Iterator[Wrong]:
-    """Regions of a store: addresses, strides and sizes."""
+    """The kind of the regions of a new store: addresses, strides and sizes."""
     yield from others(name, 5, "abc", 1.5)
     for row in (None, 5, "abc", (1, 2), (1, 2, 3, 4), (), ("a", 1, 1), (1.5, 1, 1), (1, None, 1)):
         yield Wrong([(4096, 8, 8), row], VALUE, ("regions", row))

@@ -1,8 +1,8 @@
-"""Programs that end while a daemon thread is in a call of kvpool that runs Python code. test_exit.py
-runs them.
+"""Programs that end while a daemon thread is in a call of kvpool that runs Python code, a callback.
+test_exit.py runs them.
 
-The command line names one program. A daemon thread repeats the call of this program. The main thread
-ends as soon as the callback has run once.
+The argument names one program. A daemon thread repeats the call of this program. The main thread ends
+as soon as the callback has run once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ entered = threading.Event()
 
 
 def busy() -> None:
-    """Runs Python code for long enough that the thread sometimes loses the interpreter."""
+    """Runs Python code long enough for other threads to get the interpreter meanwhile."""
     entered.set()
     for _ in range(1000):
         pass
@@ -57,7 +57,7 @@ class Mortal(Number):
 
 
 class Long(int):
-    """A number that appears in an error message, and whose conversion to text runs Python code."""
+    """A number that runs Python code when it is converted to text for an error message."""
 
     def __str__(self) -> str:
         busy()
@@ -71,17 +71,15 @@ def tokens() -> Any:
 
 
 def rows() -> Any:
-    """Returns rows of a mapping."""
+    """Returns some rows of a mapping between blocks."""
     return iter([(Number(), 2)])
 
 
 def one() -> list[Any]:
-    """Returns a list with one number."""
     return [Number()]
 
 
 def numbers(kind: Any) -> Any:
-    """Yields numbers of a class."""
     return (kind() for _ in range(100))
 
 
@@ -105,7 +103,7 @@ class Policy(kvpool.policies.Policy):
 
 
 class Tensor:
-    """An object with the interface of a tensor."""
+    """An object with the methods of a torch tensor that kvpool uses."""
 
     is_cpu, dtype, shape = True, "torch.uint8", (4, 8)
     element_size = staticmethod(lambda: 1)
@@ -128,7 +126,7 @@ class File(io.RawIOBase):
 
 
 class Request:
-    """A request of vLLM's."""
+    """A request of vLLM, with fields whose access runs Python code."""
 
     lora_request = cache_salt = mm_features = session_id = prompt_embeds = None
 
@@ -175,7 +173,7 @@ NAMESPACE |= {
 
 
 def over(method: str) -> Callable[[], object]:
-    """Returns calls of a store. One method of the store's back end takes long."""
+    """Returns calls of a store. In each, one method of the store's back end takes long."""
     made = store.Store(
         store.Custom(Backend(method), 1 << 20),
         store.Arena(4, 64),
@@ -209,7 +207,9 @@ def evictions() -> Callable[[], object]:
 
 
 def collections() -> Callable[[], object]:
-    """Returns calls in which the garbage collector runs whenever they create a list."""
+    """Returns calls that create lists. The garbage collector runs in each of them, and runs Python
+    code.
+    """
     pool = kvpool.BlockPool(64)
     gc.callbacks.append(lambda *_: busy())
 
@@ -269,7 +269,7 @@ def refused() -> object:
 
 
 hasher = kvpool.BlockHasher(block_size=4)
-#: Functions that prepare the calls of each program.
+#: The programs by name. Each function prepares a program, and returns the call that its thread repeats.
 PROGRAMS: dict[str, Callable[[], Callable[[], object]]] = {
     "a generator of tokens": lambda: lambda: hasher.hash_tokens(tokens()),
     "an index of a list": lambda: lambda: hasher.hash_tokens(list(numbers(Number))),

@@ -1,4 +1,4 @@
-"""Makes sessions of which some return later, for tests of policies that are notified which ones."""
+"""Makes sessions for tests of policies that get hints. Some of the sessions return later."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def returning_sessions(turns: int = 4000) -> Iterator[tuple[int, int, bool]]:
-    """Yields a turn, its session, and whether the session will return. A quarter of the new sessions
-    return once, after at least 60 turns.
+    """Yields the number of each turn, its session, and whether the session will return. A quarter of
+    the new sessions return once, after at least 60 turns.
     """
     draw = random.Random(1)
     returns: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Makes an artificial report of ``kvpool size`` with smooth curves and all parts."""
+"""Makes an artificial report of ``kvpool size``. Its curves are smooth, and no part is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNIQUE = 182_790
 BLOCK_BYTES = 131_072 * 512
 #: A hostile file name, which a page must show as text.
 HOSTILE = "</script><img src=x onerror=\"console.error('in')\">&amp;'`$\\frac$"
-#: How much better each policy is than LRU.
+#: Factor by which the hit rate of each policy differs from that of LRU.
 POLICIES = {"lru": 1.0, "s3-fifo": 1.02, "arc": 1.06, "hazard": 0.97, "adaptive": 1.06}
 PERCENTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
@@ -25,7 +25,7 @@ def curve(blocks: float) -> float:
 
 
 def made_up(*, source: str = "conversation.jsonl", with_model: bool = True) -> SizingReport:
-    """Returns a report in the form of ``kvpool size``, without a trace."""
+    """Returns an artificial report in the form of ``kvpool size``. No trace is read."""
 
     def gib(blocks: float) -> float | None:
         return blocks * BLOCK_BYTES / 2**30 if with_model else None

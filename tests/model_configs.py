@@ -1,9 +1,9 @@
 """Configurations of models, at least one for each family, with their sizes as products of published
 numbers.
 
-``model_configs.json`` contains the relevant fields as in the published ``config.json``. The page
-``design/model-configurations.md`` is generated from this table. ``test_model_config.py`` reads each
-configuration.
+``model_configs.json`` contains those fields of each published ``config.json`` that matter here. The
+page ``design/model-configurations.md`` is generated from this table. ``test_model_config.py`` reads
+each configuration.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-#: A sum of products: ``((32, 2, 8, 128, 2),)`` is 32 layers, key and value, 8 heads, 128 elements, 2
-#: bytes.
+#: A sum of products. For example, ``((32, 2, 8, 128, 2),)`` means 32 layers, key and value, 8 heads,
+#: 128 elements, 2 bytes.
 Sum = tuple[tuple[int, ...], ...]
 
 
@@ -25,23 +25,24 @@ class Example:
 
     model: str
     config: dict[str, Any]
-    #: Bytes of a token in layers of full attention.
+    #: Bytes per token, over all layers of full attention.
     full: Sum = ()
-    #: Bytes of a token in layers with a window or a chunk, by span.
+    #: Bytes per token, over all layers with a window or a chunk. The key is the window or the chunk in
+    #: tokens.
     windows: dict[int, Sum] = dataclasses.field(default_factory=dict)
-    #: Bytes of the states of a request.
+    #: Bytes of the recurrent states of one request.
     state: Sum = ()
 
 
 def total(products: Sum) -> int:
-    """Returns the number of bytes."""
+    """Returns the number of bytes that a sum of products stands for."""
     return sum(math.prod(one) for one in products)
 
 
 def kinds(
     layers: int, every: int, last: str = "full_attention", others: str = "sliding_attention"
 ) -> list[str]:
-    """Returns ``layer_types`` in which each ``every``-th layer differs."""
+    """Returns a list ``layer_types`` in which every ``every``-th layer has another type."""
     return [others if (at + 1) % every else last for at in range(layers)]
 
 

@@ -1,8 +1,8 @@
 """Lists every object that owns threads, with its calls. test_owners.py forks processes that have such
-objects, and ends other processes that have them.
+objects, and lets other processes end that have them.
 
-As a program, this file creates the object named on the command line, uses it in a daemon thread, and
-ends without closing it.
+As a program, this file makes the object that its argument names. It uses the object in a daemon thread,
+and ends without closing it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NAMESPACE |= {
 
 
 class Owner(NamedTuple):
-    """The description of an object: the source file that starts its threads, a function that creates it
-    in a folder, and its calls.
+    """An object that owns threads: the source file that starts its threads, a function that makes it in
+    a folder, and its calls.
     """
 
     source: str
@@ -44,7 +44,7 @@ class Owner(NamedTuple):
 
 
 class Memory:
-    """A back end in memory."""
+    """A back end of a store that keeps its objects in a dictionary."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}

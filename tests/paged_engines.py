@@ -1,4 +1,4 @@
-"""Common code for the tests of both models of the example engine."""
+"""Common code for the tests of the example engine with both of its models."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def assert_all_blocks_are_back(engine: Engine) -> None:
 
 
 def textbook(model: Llama, ids: list[int]) -> Tensor:
-    """Computes the model's formulas in float64. Windows are computed with a mask, and the recurrence as
-    one sum over all earlier tokens.
+    """Computes the logits from the model's formulas in float64. Windows are computed with a mask, and
+    the recurrence is computed as one sum over all earlier tokens.
     """
     config: Any = model.config
     weights = model.weights
@@ -80,7 +80,8 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
         mixed = functional.silu(functional.conv1d(padded, kernel, groups=len(kernel))[0].T)
         parts = mixed.split([heads * key, heads * key, heads * value], dim=1)  # type: ignore[no-untyped-call]
         q, k, v = (part.view(len(ids), heads, -1).transpose(0, 1) for part in parts)
-        # The share of a token that remains after all later decays: [heads, rows, tokens].
+        # The share of each token's contribution that remains after the decays of all later tokens:
+        # [heads, rows, tokens].
         logs = torch.sigmoid(decays + layer.decay.double()).log().cumsum(dim=0).T
         left = (logs[:, :, None] - logs[:, None]).exp().where(back >= 0, 0.0)
         out = (q @ k.transpose(1, 2) * left) @ v
@@ -97,7 +98,7 @@ def textbook(model: Llama, ids: list[int]) -> Tensor:
 
 
 def tokens_of(seed: int) -> list[int]:
-    """Returns 150 tokens of the tiny models."""
+    """Returns 150 random tokens in the vocabulary of the tiny models."""
     made: list[int] = torch.randint(256, (150,), generator=torch.Generator().manual_seed(seed)).tolist()
     return made
 
@@ -110,12 +111,12 @@ def assert_the_model_computes_what_a_textbook_says(model: Llama) -> None:
 
 
 def assert_paged_is_plain(model: Llama, block_size: int) -> None:
-    """Checks for different chunks that each row equals a forward pass over the whole sequence, bit by
-    bit.
+    """Checks with several sizes of chunks that each row has the same bits as in a forward pass over the
+    whole sequence.
     """
     ids, groups = tokens_of(block_size), len(model.groups)
     blocks = -(-len(ids) // block_size)
-    # There is room for the null block, and for one that no table contains.
+    # Besides the blocks of the tables, there is the null block, and one block that no table contains.
     kv = PagedKV(model.config, model.groups, groups * blocks + 2, block_size, poison=True)
     shuffled = 1 + torch.randperm(groups * blocks + 1, generator=torch.Generator().manual_seed(block_size))
     rows, done = [], 0

@@ -1,5 +1,5 @@
-"""Lists every command that prints figures, with small files that are created here. Tests of units and
-of output widths run these commands.
+"""Lists every command that prints numbers, with small files for them that are made here. Tests of units
+and of output widths run these commands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: Commands that print a table or a report. {} is the folder of ``prepare``.
+#: Commands that print a table or a report. {} stands for the folder that ``prepare`` has filled.
 TABLES: dict[str, str] = {
     "replay": "replay {}/trace.jsonl --capacity-gib 2 --model llama-3.1-8b --explain --no-progress",
     "replay overloaded": "replay {}/trace.jsonl --capacity-blocks 900 --max-running 1 --step-ms 900"
@@ -49,7 +49,7 @@ TABLES: dict[str, str] = {
     "store bench": "store bench {} --gib 0.001 --object-kib 4 --object-kib 64",
     "top": "top {}/manager.kvj --once",
 }
-#: The other commands that have ``--json``.
+#: Other commands that have the option ``--json``.
 OTHERS: dict[str, str] = {
     "trace validate": "trace validate {}/trace.jsonl",
     "journal replay": "journal replay {}/run.kvj",
@@ -61,7 +61,7 @@ OTHERS: dict[str, str] = {
     "hash": "hash --block-size 2 1 2 3 4",
     "top": "top {}/manager.kvj --frames 2 --interval 0.05",
 }
-#: The commands that have ``--csv``.
+#: Commands that have the option ``--csv``.
 WITH_CSV = ("replay", "size", "compare", "trace stats", "models")
 
 KIND = (

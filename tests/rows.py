@@ -1,4 +1,4 @@
-"""Lists one row for each call of the public classes that takes arguments: the call, and arguments with
+"""Lists the calls of the public classes that take arguments. Each row has a call, and arguments with
 which it succeeds.
 """
 
@@ -33,7 +33,7 @@ NAMESPACE: Final[dict[str, Any]] = {
 
 
 class Row(NamedTuple):
-    """A call, and arguments that it accepts."""
+    """A call of a public class, and arguments that it accepts."""
 
     name: str
     call: Callable[..., Any]
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class World:
-    """The subjects of the calls.
+    """The objects on which the calls of the rows are made.
 
     In the manager, request "run" holds blocks 1 to 3, of which two are computed, and "new" holds blocks
     4 and 5. Request "wait" is preempted, "far" is swapped out, and "loads" is loading. In the pool,
@@ -109,7 +109,9 @@ class World:
         self.transfer.wait()
 
     def seen(self) -> object:
-        """Returns the complete visible state of the subjects. A failed call must not change it."""
+        """Returns everything that can be observed of these objects, to check that a failed call has
+        changed nothing.
+        """
         requests: list[str | int] = ["run", "new", "wait", "loads", "far", "moves", "other", 1]
         parts_seen = (
             self.free.order(),
@@ -131,12 +133,14 @@ def row(call: Callable[..., Any], /, **arguments: Any) -> Row:
 
 
 def batch(call: Callable[..., Any], /, **arguments: Any) -> Row:
-    """Adds a second row for a call, with a batch instead of one request or block."""
+    """Returns a row for a call that takes either one request or block, or a batch of them. Here it
+    takes a batch.
+    """
     return Row(f"{call.__qualname__} (batch)", call, arguments)
 
 
 def rows(w: World) -> dict[str, Row]:
-    """Returns the rows by name."""
+    """Returns all rows, by the name of their call."""
     m, p, s = w.manager, w.pool, w.step
     made = [
         *settings(w),
@@ -206,7 +210,7 @@ def rows(w: World) -> dict[str, Row]:
 
 
 def manager_rows(w: World) -> list[Row]:
-    """Returns rows of a manager and of the objects in its properties."""
+    """Returns the rows of a manager's calls, and of the objects in its properties."""
     m = w.manager
     ranges = [(0, None, w.retention)]
     return [
@@ -258,7 +262,7 @@ def manager_rows(w: World) -> list[Row]:
 
 
 def pool_rows(w: World) -> list[Row]:
-    """Returns rows of a pool and of the objects in its properties."""
+    """Returns the rows of a pool's calls, and of the objects in its properties."""
     p = w.pool
     looks = (p.diagnose.hash_of, p.diagnose.is_computed, p.diagnose.is_registered, p.diagnose.num_holders)
     return [
@@ -299,7 +303,7 @@ def pool_rows(w: World) -> list[Row]:
 
 
 def settings(w: World) -> list[Row]:
-    """Returns rows of the classes and functions that create the subjects of the other rows."""
+    """Returns the rows of the classes and functions that make the objects of the other rows."""
     region = (w.memory.ctypes.data, 8, 8)
     return [
         *(row(made, num_blocks=9) for made in (kvpool.CacheManager, kvpool.BlockPool, parts.PrefixIndex)),

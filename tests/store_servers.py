@@ -1,6 +1,7 @@
-"""Servers that the tests of stores start on this machine and stop again. Each test has its own server.
+"""Servers for the tests of stores, which start and stop them on this machine. Each test has its own
+server.
 
-A test whose server is unavailable is skipped with the reason. With ``CI`` set, this is a failure.
+If a server is unavailable, its tests are skipped with the reason. With ``CI`` set, this is a failure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The time limit of every wait, far longer than any machine needs.
+#: Seconds after which a wait fails. It is far longer than any machine needs.
 AGES = 120.0
 
 
@@ -31,7 +32,7 @@ def cannot_be_had(why: str) -> NoReturn:
 
 
 def binary(*names: str) -> str:
-    """Returns the path of a program in the folder of this interpreter or on the search path."""
+    """Returns the path of a program, from the folder of this interpreter or from the search path."""
     beside = Path(sys.executable).parent
     for name in names:
         for path in (str(beside / name), shutil.which(name)):
@@ -42,7 +43,7 @@ def binary(*names: str) -> str:
 
 @contextlib.contextmanager
 def running(command: list[str], answers: object, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a process, and yields it as soon as it answers."""
+    """Starts a process, and yields it as soon as it answers. Ends it at the end of the context."""
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log, cwd=folder) as process,
@@ -74,7 +75,7 @@ def connects(address: str | tuple[str, int]) -> bool:
 
 @contextlib.contextmanager
 def redis_server(folder: Path, *settings: str) -> Iterator[Path]:
-    """Yields the socket of a Redis server."""
+    """Runs a Redis server, and yields the path of its socket."""
     path = folder / "redis"
     command = [
         binary("redis-server", "valkey-server"),

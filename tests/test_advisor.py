@@ -1,5 +1,5 @@
-"""Tests the advisor through Python: compares its advice with models that are written from the
-definitions. Also tests settings and docs.
+"""Tests the advisor in Python. Models that are written from its definitions must give the same advice.
+Also tests its settings and docs.
 """
 
 from __future__ import annotations
@@ -26,24 +26,22 @@ if TYPE_CHECKING:
     from kvpool._core.advisor import AdvicePoint
     from kvpool._core.hashing import HashChain
 
-#: All policies that a ghost cache supports.
+#: All policies that a ghost cache, a simulation that stores only keys, supports.
 POLICIES = [name for name in kvpool.policies.eviction_policies() if name != "last-accessed"]
-#: Sizes of a curve, in eighths of the pool's size.
+#: Sizes at which the advisor estimates hit rates, in eighths of the pool's size.
 EIGHTHS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 HASHER = kvpool.BlockHasher(block_size=1)
 
-# --- Reference models ---
-
 
 def prefix_hits(cached: Sequence[tuple[int, ...]], prompt: tuple[int, ...]) -> int:
-    """Returns the number of blocks of a prompt that are found. A block is identified by its whole
-    prefix.
+    """Returns the number of a prompt's blocks that are in the cache. A block is identified by the whole
+    prefix up to its end.
     """
     return next((at for at in range(len(prompt)) if prompt[: at + 1] not in cached), len(prompt))
 
 
 def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
-    """Returns the hits of an LRU cache of prefixes for each prompt. The last block of a prompt is
+    """Returns the hits of each prompt in an LRU cache of prefixes. The last block of a prompt is
     evicted first. The model is a list with the least recently used block first.
     """
     cached: list[tuple[int, ...]] = []
@@ -60,8 +58,8 @@ def lru_hits(prompts: Iterable[tuple[int, ...]], capacity: int) -> list[int]:
 
 
 def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tuple[float, ...]:
-    """Returns the sums of the lookups' contributions. They are halved whenever a window of references
-    has passed.
+    """Adds up numbers of the lookups, such as hits. Whenever ``window`` references have passed, halves
+    the sums.
     """
     sums: tuple[float, ...] | None = None
     passed = 0
@@ -73,15 +71,14 @@ def windowed(counts: Iterable[tuple[int, tuple[float, ...]]], window: int) -> tu
     return sums or ()
 
 
-# --- The stream ---
-
-
 def chain_of(prompt: tuple[int, ...]) -> HashChain:
     return HASHER.cursor(prompt).chain()
 
 
 def serve(pool: BlockPool, prompt: tuple[int, ...], tenant: int | None = None) -> int:
-    """Runs a request from its lookup to its release. Returns the number of blocks that it has hit."""
+    """Runs a request from its lookup to its release. Returns the number of blocks that it found in the
+    cache.
+    """
     chain = chain_of(prompt)
     table = pool.match_and_acquire(chain, tenant=tenant)
     hits = len(table)
@@ -100,8 +97,8 @@ def streams(draw: st.DrawFn) -> list[tuple[int, tuple[int, ...]]]:
     return draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(known)), min_size=1, max_size=40))
 
 
-# In an earlier version, S3-FIFO's ghost cache evicted once although there was nothing to evict. This
-# changed the recency of the blocks that the request held.
+# In an earlier version, S3-FIFO's ghost cache evicted a block although the cache was not full. This
+# changed the recency of the request's blocks.
 AGED = [(0, prompt) for prompt in [(0,) * 4, (0,) * 4, (2,), (0,) * 4, (2,), (1,), (0,) * 4]]
 
 
@@ -115,8 +112,8 @@ def rates(curve: Sequence[AdvicePoint]) -> list[float]:
 def test_a_sample_of_everything_is_what_models_say(
     stream: list[tuple[int, tuple[int, ...]]], capacity: int, window: int | None
 ) -> None:
-    """Compares the advisor's curves with LRU in a list, its ghosts (simulated caches) with a pool that
-    runs the policy, and its tenants with their own requests.
+    """Compares three estimates with models: the curves with LRU in a list, the ghost caches with a pool
+    that runs the policy, and the tenants with their own requests. The sample contains all lookups.
     """
     config = AdvisorConfig(policies=POLICIES, window=window)
     pool = BlockPool(capacity + 1, 1, advisor=config)
@@ -168,7 +165,7 @@ def test_a_sample_of_everything_is_what_models_say(
 
 
 def test_one_in_so_many_is_near() -> None:
-    """Compares a sample with the exact curve of the same lookups."""
+    """Compares the estimate from a sample of the blocks with the exact curve of the same lookups."""
     trace = kvpool.traces.Trace.generate(1500, seed=3)
     exact = References(trace, blocks="full").lru()
     prompts = [json.loads(line) for line in trace.to_jsonl().splitlines()]
@@ -184,9 +181,6 @@ def test_one_in_so_many_is_near() -> None:
     for point in advice["curve"]:
         assert point["block_hit_rate"] == pytest.approx(exact.at(point["blocks"])[0], abs=0.04)
     assert advice["policies"][0]["block_hit_rate"] == pytest.approx(advice["block_hit_rate"], abs=0.04)
-
-
-# --- What counts as a reference ---
 
 
 def test_a_refused_request_counts_once_it_is_admitted() -> None:
@@ -270,9 +264,6 @@ def test_a_resize_makes_the_curve_of_the_new_size() -> None:
     assert [ghost["references"] for ghost in advice["policies"]] == [0] * len(POLICIES)
 
 
-# --- Memory ---
-
-
 @pytest.mark.parametrize("num_blocks", [2, 1000, 1 << 20])
 def test_memory_is_bounded_and_stated(num_blocks: int) -> None:
     pool = BlockPool(num_blocks, 1, advisor=True)
@@ -294,13 +285,10 @@ def test_memory_follows_the_sample() -> None:
     small, large = (
         bytes_of(max_sampled_blocks=most, max_tenants=0, policies=[]) for most in (1 << 12, 1 << 16)
     )
-    # The bytes per sampled block that docs/advisor.md states.
+    # The page docs/advisor.md states this number of bytes per sampled block.
     assert (large - small) / ((1 << 16) - (1 << 12)) == pytest.approx(54, abs=1)
     assert bytes_of(policies=[]) < bytes_of(policies=["lru"]) < bytes_of()
     assert bytes_of(max_tenants=0) < bytes_of(max_tenants=1) < bytes_of(max_tenants=100)
-
-
-# --- Settings ---
 
 
 @pytest.mark.parametrize(
@@ -368,15 +356,13 @@ def test_true_is_the_default_and_without_one_there_is_no_advice() -> None:
     assert serve(BlockPool(8, 1), (1, 2), tenant=3) == 0  # without an advisor, the tenant has no effect
 
 
-# --- The docs ---
-
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "advisor.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)
 
 
 def test_examples_of_the_docs_run_and_print_what_they_say() -> None:
-    """Runs the examples one after another, in one namespace. A text block after an example is its
-    expected output.
+    """Runs the page's examples one after another with the same variables. A text block after an example
+    is its expected output.
     """
     names: dict[str, Any] = {}
     shown = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", DOCS, flags=re.DOTALL)

@@ -1,5 +1,5 @@
-"""A refused batch changes nothing, and rows that share a block copy it once.
-`operations/all_or_nothing.rs` has more tests.
+"""A batch that is refused changes nothing. If two of its rows write to a shared block, the block is
+copied once. `operations/all_or_nothing.rs` has more tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_whose_last_row_is_refused_has_done_nothing() -> None:
-    """The rows before the refused row are unchanged: their tokens, blocks, copies and computed tokens."""
+    """The refusal of the last row leaves the rows before it unchanged: their tokens, blocks, copies and
+    computed tokens.
+    """
     manager = kvpool.CacheManager(8, 2)
     manager.admit("a", [1, 2, 3])
     manager.fork("a", "b")
@@ -58,8 +60,8 @@ def test_a_step_whose_rows_share_a_registered_block_copies_it_once_without_block
     manager.fork("a", "b")
     manager.admit("c", range(100, 104))
     assert manager.num_available == 1
-    # One request gets a copy. The other one writes in place, so the content of the block is not cached
-    # any more.
+    # One request gets a copy. The other writes to the original block, whose content is therefore no
+    # longer cached.
     assert manager.append(["a", "b"], [1, 2]) == [(0, 1, 4)]
     assert (manager.block_ids("a"), manager.block_ids("b")) == ([1, 4], [1, 2])
     assert manager.fit(range(9)).cached_tokens == 4

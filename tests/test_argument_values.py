@@ -1,6 +1,4 @@
-"""Integers of every class are accepted as ids and counts, and a cursor is accepted in place of its
-chain.
-"""
+"""Calls accept integers of every class as ids and counts, and a cursor instead of a chain."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ def test_a_cursor_stands_for_its_chain_in_every_call() -> None:
         assert index.copies(chain, 1) == [3]
         index.mark_computed(3)
         assert index.find(chain, 1) == 3
-    # The current chain of the cursor is used: a cursor that has grown has more blocks.
+    # The cursor has grown since it was made. The call uses its current chain, so it sees more blocks.
     cursor.append([10, 11])
     used.register_table(used.allocate(1), cursor, 2)
     assert (used.probe(cursor).cached_blocks, other.probe(cursor).cached_blocks) == (3, 2)

@@ -1,5 +1,5 @@
-"""Tests tokens and block ids in every kind of sequence and buffer, and block ids that are written into
-a caller's buffer.
+"""Tests every kind of sequence and buffer as tokens and block ids, and the calls that write block ids
+into a caller's buffer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 SMALL = list(range(40))
 LARGE = [0, 1, 2**15, 2**16, 2**31 - 1, 2**31 - 2, 7, 7]
-#: Tokens of 32 bits without a sign.
+#: Tokens that need 32 bits without a sign.
 UNSIGNED = [2**31, 2**32 - 1, 0, 3]
 
 
 class Tensor:
-    """An object with the interface of a CPU torch tensor. It has no buffer of its own."""
+    """Has the methods of a CPU tensor of torch that kvpool uses, but no buffer of its own."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -203,8 +203,8 @@ def test_request_ids_from_an_int64_buffer() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_and_counts_of_every_kind(kind: str) -> None:
-    """Tests the tokens, offsets, computed and covered counts of a whole step, and the lengths of a
-    truncation.
+    """The arguments are the tokens, the offsets, and the computed and covered counts of a step, and the
+    lengths of a truncation.
     """
     make = KINDS[kind]
     manager = kvpool.CacheManager(64, 4)
@@ -228,8 +228,6 @@ def test_rows_and_counts_of_every_kind(kind: str) -> None:
     assert [len(manager.block_ids(name)) for name in names] == [2, 1, 5]  # row 0 keeps its block
     manager.diagnose.check_invariants()
 
-
-# --- Into a caller's buffer ---
 
 OUTS: dict[str, Callable[[int], Any]] = {
     "numpy": lambda n: np.full(n, -1, dtype=np.int32),
@@ -322,8 +320,8 @@ CHANGES: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
-    """Rows, positions and blocks each get a third of the buffer. The remaining bytes of each third are
-    unchanged.
+    """Rows, positions and blocks are written to the beginnings of the three thirds of the buffer. The
+    rest of each third is unchanged.
     """
     manager, out = kvpool.CacheManager(64, 4), CHANGES[kind](4)
     for name in (1, 2):
@@ -333,7 +331,8 @@ def test_changes_go_to_the_front_of_each_row(kind: str) -> None:
     assert np.array(out).reshape(3, 4).tolist() == list(changes)
     assert manager.append_ragged([1, 2], [7, 8], out=out) == 0
     assert np.array(out).reshape(3, 4).tolist() == list(changes)
-    # The first request that writes to a shared block gets a copy, which is a change, too.
+    # Copy-on-write changes the table of the first request that writes to a shared block. The call
+    # reports that, too.
     manager.fork(1, 3)
     assert manager.append_ragged([1, 3], [7, 8], out=out) == 1
     assert np.array(out).reshape(3, 4)[:, 0].tolist() == [0, 1, 6]

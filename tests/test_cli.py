@@ -1,4 +1,6 @@
-"""The command line: figures equal the library's, errors are one line, exit codes are stable."""
+"""The command line: its numbers equal those of the library, errors are one line, and exit codes are
+stable.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,6 @@ def library_report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any
     replay.advance()
     report: dict[str, Any] = json.loads(replay.report_json())
     return report
-
-
-# --- replay: figures ---
 
 
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
@@ -169,7 +168,7 @@ def test_report_to_read(capsys: pytest.CaptureFixture[str], trace_file: Path, mo
         "1.65 GiB",
     )
     assert [word for word in words if word not in text] == []
-    # Without a terminal, only the last state of the progress bar is printed, as one line.
+    # If stderr is no terminal, the progress bar is printed only once, as one line.
     assert len(captured.err.splitlines()) == 1
     assert "60/60 requests" in captured.err
     assert "\x1b" not in text
@@ -192,9 +191,6 @@ def test_a_replay_reports_an_overloaded_server(capsys: pytest.CaptureFixture[str
     assert json_of(capsys, *asked[:-2])["engine"]["overloaded"] is False
     assert main(asked[:-2]) == 0
     assert "overloaded" not in capsys.readouterr().out
-
-
-# --- replay: sources of traces ---
 
 
 def test_gzip_and_stdin_are_the_same_trace(
@@ -305,9 +301,6 @@ def test_a_bad_configuration_is_one_line(
     assert "No such file" in capsys.readouterr().err
 
 
-# --- Bad usage ---
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -388,9 +381,6 @@ def test_a_pool_larger_than_the_machine_is_refused(capsys: pytest.CaptureFixture
     assert "bookkeeping" in capsys.readouterr().err
 
 
-# --- generate ---
-
-
 def test_generate_is_deterministic_and_replays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.gz", "d.jsonl")]
     for path, seed in zip(files, (5, 5, 5, 6), strict=True):
@@ -422,9 +412,6 @@ def test_generate_into_nowhere(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert main(["generate", "-o", str(tmp_path / "no" / "t.jsonl")]) == 1
     line = f"error: {tmp_path}/no/t.jsonl: there is no directory {tmp_path}/no\n"
     assert capsys.readouterr().err.startswith(line)
-
-
-# --- models and hash ---
 
 
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
@@ -477,7 +464,7 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "19 such requests" in " ".join(text.split())
-    # A file gives the same output.
+    # If the same shape is given as a file, the output is the same.
     config = tmp_path / "config.json"
     text_config = {
         "num_hidden_layers": 62,
@@ -491,7 +478,7 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     assert {**read, "name": "", "layers": []} == {**printed, "name": "", "layers": []}
     replayed = json_of(capsys, "replay", "--limit", "3", "--config", str(config), "--capacity-gib", "9")
     assert replayed["kv_shape"]["bytes_per_token"] == 62 * 2 * 16 * 128 * 2
-    # A model with only a window has no longest request.
+    # If all layers have windows, the length of a request is not limited.
     assert (
         json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "2")["capacity"]["longest_request"]
         is None
@@ -535,9 +522,6 @@ def test_hash_does_not_wait_for_a_terminal(
     assert "no tokens" in capsys.readouterr().err
 
 
-# --- The process ---
-
-
 def test_version_and_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"kvpool {kvpool.__version__}\n"
@@ -561,14 +545,16 @@ def test_a_closed_pipe_is_no_error(arguments: list[str]) -> None:
 
 
 def heed_interrupts() -> None:
-    """Restores SIGINT: a background job of a shell starts with SIGINT ignored, and its children inherit
-    that.
+    """Restores the default action of SIGINT. A shell starts background jobs with SIGINT ignored, and
+    their children inherit this.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupted(*arguments: str | Path, when: Callable[[int], bool]) -> tuple[int, str]:
-    """Sends Ctrl-C to a command as soon as ``when(pid)`` is true."""
+    """Starts a command, and sends Ctrl-C as soon as ``when(pid)`` is true. Returns its exit code and
+    its errors.
+    """
     command = [sys.executable, "-m", "kvpool", *map(str, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -587,9 +573,7 @@ def interrupted(*arguments: str | Path, when: Callable[[int], bool]) -> tuple[in
 
 def test_ctrl_c_in_a_replay() -> None:
     def hashes(pid: int) -> bool:
-        """Returns whether the hashing threads exist, which means that the replay runs. It takes
-        minutes.
-        """
+        """Returns whether the threads that hash exist. Then the replay runs, which would take minutes."""
         return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
 
     assert interrupted("replay", "--limit", "100000", "--no-progress", when=hashes) == (130, "")
@@ -597,15 +581,15 @@ def test_ctrl_c_in_a_replay() -> None:
 
 def test_ctrl_c_while_reading() -> None:
     def reads(pid: int) -> bool:
-        """Returns whether the process has no handler of SIGINT any more. Python sets one before it
-        loads anything.
+        """Returns whether the process uses the default action of SIGINT. At its start, Python sets a
+        handler of its own, which kvpool removes.
         """
         loaded = "_core.abi3" in Path(f"/proc/{pid}/maps").read_text()
         caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
         assert caught is not None
         return loaded and not int(caught[1], 16) & 1 << (signal.SIGINT - 1)
 
-    # The process dies of the signal itself, which a shell reports as 130.
+    # SIGINT itself ends the process, which a shell reports as exit code 130.
     assert interrupted("replay", "-", when=reads) == (-signal.SIGINT, "")
 
 
@@ -628,9 +612,6 @@ def test_examples_in_docstrings(module: str) -> None:
     results = doctest.testmod(importlib.import_module(f"kvpool.cli.{module}"))
     assert results.failed == 0
     assert results.attempted > 0
-
-
-# --- Pictures ---
 
 
 def test_png_draws_the_hit_rate(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""``kvpool compare``: the figures equal those of the two reports, and figures that cannot be compared
-are reported.
+"""Tests ``kvpool compare``. Its numbers equal those of the two reports, and it reports numbers that
+cannot be compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rows_of(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 
 @pytest.fixture
 def reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Path, Path]:
-    """Returns two replays: the second has another policy and a smaller pool."""
+    """Writes the reports of two replays. The second replay has another policy and a smaller pool."""
     paths = tmp_path / "a.json", tmp_path / "b.json"
     settings = (
         ["--capacity-blocks", "20000"],
@@ -62,7 +62,7 @@ def test_two_replays(reports: tuple[Path, Path], capsys: pytest.CaptureFixture[s
         name: (row["a"], row["b"]) for (title, name), row in rows.items() if title == "Settings that differ"
     }
     assert differ == {"eviction": ("lru", "arc"), "capacity blocks": ("20,000", "4,000")}
-    # Only one of the two replays explains misses.
+    # Only one of the two replays has explanations of misses, so these are not compared.
     assert not [title for title, _ in rows if title.startswith("Why")]
     first = rows["Engine", "time to first token"]
     assert (first["unit"], first["a"]) == ("ms", a["engine"]["mean_time_to_first_token_ms"])
@@ -99,7 +99,7 @@ def test_two_sizings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     rows = rows_of(found)
     assert found["compared"] == "sizes"
     assert rows["Settings that differ", "form"]["b"] == "stream"
-    # The comparison has the policies and the sizes that both reports have.
+    # Only policies and sizes that both reports have are compared.
     titles = {title for title, _ in rows if title.startswith("Block hits")}
     assert titles == {"Block hits, lru", "Block hits, optimum"}
     assert {name for title, name in rows if title == "Block hits, lru"} == {
@@ -158,7 +158,9 @@ def test_two_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_sizes_of_two_traces_are_named_as_they_were_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same GiB are another number of blocks if the blocks have another size."""
+    """If blocks have different sizes, the same number of GiB is a different number of blocks. The name
+    of a size stays as it was given.
+    """
     paths = tmp_path / "large.jsonl", tmp_path / "small.jsonl"
     for tokens, path in zip((512, 64), paths, strict=True):
         path.write_bytes(kvpool.traces.Trace.generate(60, block_tokens=tokens).to_jsonl())
@@ -222,7 +224,7 @@ def test_the_page(
     assert len(list(tree.iter("svg"))) == (3 if of == "policies" else 0)
     assert not list(tree.iter("script"))
     assert "default-src 'none'" in source.replace("&#x27;", "'")
-    # The page loads nothing from other places.
+    # The page refers to no other file or address.
     assert not re.search(r"(src|href)=", source)
 
 
@@ -270,7 +272,7 @@ def test_what_cannot_be_compared(
 
 
 def broken(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the report with each of its parts missing or replaced, one at a time."""
+    """Yields copies of the report. In each, another part is missing or replaced."""
     values: tuple[Any, ...] = (None, "text", [], {}, float("nan"), 10**400, True)
     changed = [{**report, name: value} for name in report for value in values]
     return changed + [{name: report[name] for name in report if name != gone} for gone in report]
@@ -279,7 +281,7 @@ def broken(report: dict[str, Any]) -> list[dict[str, Any]]:
 def test_reports_that_are_broken_are_refused_or_compared(
     reports: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any file gives a line that names the error, or a comparison, and never a traceback."""
+    """For any file, the command prints a comparison or one line with an error, and never a traceback."""
     sized = json_of(capsys, "size", "example", "--limit", "5", "--capacities", "5", "--policies", "lru")
     refused = compared = 0
     for good in (json.loads(reports[0].read_text()), sized):

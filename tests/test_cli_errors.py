@@ -1,4 +1,4 @@
-"""Errors of wrong arguments contain the value, the limit and a hint, in our own words.
+"""Errors of wrong arguments contain the value, the limit and a hint, in kvpool's own words.
 
 The table has a row for each mistake: the command, the exit code, the error and the hint, word for word.
 """
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Words of Rust, pydantic, Python and the operating system, which our errors must not contain.
+#: Words from errors of Rust, pydantic, Python and the operating system. kvpool's errors must not
+#: contain them.
 THEIRS = re.compile(
     r"os error|Errno|Input should|Value error|unable to parse|Traceback|\[type=|Expecting"
     r"|validation error|panicked|expected value|Invalid value|requires an argument|unexpected extra"
@@ -28,7 +29,7 @@ THEIRS = re.compile(
 )
 LINE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
 
-#: The commands. {} is the folder of ``prepared``.
+#: The wrong commands, and their errors. {} stands for the folder ``prepared``.
 TABLE: list[tuple[str, int, str, str | None]] = [
     (
         "replay {}/nope.jsonl",
@@ -382,7 +383,7 @@ def test_a_panic_is_one_line_and_says_whose_fault_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class PanicException(BaseException):
-        """Has the name that PyO3 uses."""
+        """An exception with the name of the class that PyO3 raises for a panic."""
 
     def broken(*_arguments: object, **_options: object) -> None:
         raise PanicException("index out of bounds: the len is 0")

@@ -1,5 +1,5 @@
-"""Other output forms of the command line: CSV and completion. Also the shipped trace, and sizes in
-GPUs.
+"""Tests other forms of output (CSV, completion), the trace that is shipped with kvpool, and sizes in
+numbers of GPUs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ def csv_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
     return list(csv.DictReader(io.StringIO(captured.out)))
 
 
-# --- The shipped trace ---
-
-
 def test_the_example_is_what_the_generator_makes() -> None:
-    """The trace follows byte by byte from the documented parameters, so it contains no user's data."""
+    """The shipped trace can be generated again from its documented parameters, so it contains no user's
+    data.
+    """
     made = kvpool.traces.Trace.generate(**kvpool.traces.EXAMPLE).to_jsonl()
     assert gzip.decompress(kvpool.traces.example_path().read_bytes()) == made
 
@@ -68,9 +67,6 @@ def test_a_file_of_that_name_comes_first(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example").write_bytes(kvpool.traces.Trace.generate(3).to_jsonl())
     assert json_of(capsys, "trace", "stats", "example")["requests"] == 3
-
-
-# --- CSV ---
 
 
 def test_csv_of_a_replay_is_its_json_in_one_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +99,7 @@ def test_csv_of_a_size_has_every_cell(capsys: pytest.CaptureFixture[str]) -> Non
         for point in report["lru_curve"]
     }
     assert cells == wanted
-    # Without a model there are no GiB: the cell is empty.
+    # Without a model, sizes in GiB are unknown, so the cells are empty.
     assert {row["gib"] for row in rows} == {""}
 
 
@@ -136,9 +132,6 @@ def test_names_in_csv_are_shown_and_calculate_nothing(
     monkeypatch.chdir(tmp_path)
     (row,) = csv_of(capsys, "trace", "stats", path.name)
     assert row["source"].startswith("'=1+1")
-
-
-# --- GPUs ---
 
 
 def test_a_size_by_gpu_is_the_same_as_in_gib(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,7 +271,9 @@ def test_a_gpu_that_is_unknown_has_the_nearest_as_a_hint_or_none(written: str, h
 
 
 def test_the_hint_has_enough_gpus() -> None:
-    """For every GPU and weights of many sizes, the number of GPUs in the hint is accepted."""
+    """For every GPU and for many sizes of the weights, the command accepts the number of GPUs that its
+    hint proposes.
+    """
     for name in GPUS:
         for weights in (71.9, 72.0, 140.0, 800.0, 1600.5):
             if weights < GPUS[name] * 0.9:
@@ -312,11 +307,8 @@ def test_copies_of_tensor_parallelism_are_said(
     assert (note in err) if note else ("note" not in err)
 
 
-# --- Completion ---
-
-
 def proposed(capsys: pytest.CaptureFixture[str], line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Returns the words that bash proposes for the last word of a line."""
+    """Returns the completions that bash proposes for the last word of a line."""
     import typer
 
     words = line.split(" ")
@@ -380,7 +372,7 @@ def test_a_shell_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Runs the script in a real bash, which calls a real ``kvpool``."""
+    """Runs the completion script in a real bash, which calls a real ``kvpool``."""
     import sys
 
     assert main(["completion", "bash"]) == 0

@@ -1,5 +1,5 @@
-"""``kvpool journal``: figures equal the library's, each exit code has one meaning, and every result
-suggests the next command.
+"""Tests ``kvpool journal``. Its numbers equal those of the library, each exit code has one meaning, and
+every result suggests the next command.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAGIC = b"KVPJRN04"
 
 
 def record(path: Path, *, blocks: int = 9, last: int = 7, digests: int = 0) -> Path:
-    """Returns a journal of a pool with 43 operations. Operation 40 allocates ``last`` blocks."""
+    """Records a journal of a pool with 43 operations. Operation 40 allocates ``last`` blocks."""
     pool = kvpool.BlockPool(blocks, 2, journal=kvpool.journal.Journal(path, digest_every=digests))
     for _ in range(20):
         pool.release(pool.allocate(2))
@@ -44,8 +44,8 @@ def good(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bad(tmp_path: Path) -> Path:
-    """Returns a journal that differs at operation 40: the operations of a pool of 9 blocks after the
-    header of one of 7.
+    """Makes a journal whose replay differs at operation 40. Its header describes a pool of 7 blocks,
+    but its operations are from a pool of 9.
     """
     header, operations = (
         record(tmp_path / f"{blocks}.kvj", blocks=blocks, digests=0).read_bytes() for blocks in (7, 9)
@@ -71,9 +71,6 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: in
     parsed = json.loads(out)
     assert isinstance(parsed, dict)
     return parsed
-
-
-# --- show ---
 
 
 def test_show_as_json_is_what_the_library_reads(capsys: pytest.CaptureFixture[str], good: Path) -> None:
@@ -111,7 +108,7 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     ):  # fmt: skip
         assert words in out, words
     assert re.search(r"^ +allocate +22 *$", out, re.MULTILINE)
-    # There are two operations, and no digest between or after them.
+    # There is no digest between or after these two operations.
     assert out.splitlines()[-2:] == [
         "        41  release  7 blocks: 1 2 3 4 5 6 7",
         "        42  allocate  1 block",
@@ -122,8 +119,8 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
 def test_a_journal_gives_the_terminal_no_orders(
     capsys: pytest.CaptureFixture[str], good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A header or a record cannot change the title, the clipboard, colours, the C1 controls or the
-    direction of writing.
+    """Text in a header or a record cannot change the terminal's title, clipboard or colours, use C1
+    controls, or reverse the direction of writing.
     """
     order = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202e"
     info = kvpool.journal.read_journal(good, count=1)
@@ -191,9 +188,6 @@ def test_show_of_a_ring_that_dropped_its_beginning(
     assert "hint: kvpool journal show lists what it holds" in err
 
 
-# --- replay ---
-
-
 def test_a_replay_that_is_exact(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     out, err = run(capsys, "replay", good)
     assert out.startswith(f"{good}: bit-exact: 43 operations, 10 digests in ")
@@ -224,7 +218,8 @@ def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) ->
 
 
 def test_a_state_that_differs(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
-    # Like `bad`, with digests: the free lists of 9 and of 7 blocks differ from the start.
+    # This journal is made like `bad`, but with digests. The free lists of 9 and of 7 blocks differ from
+    # the start.
     paths = [record(tmp_path / f"{blocks}-4.kvj", blocks=blocks, digests=4) for blocks in (7, 9)]
     header, operations = (path.read_bytes() for path in paths)
     begin = len(MAGIC) + 12 + int.from_bytes(header[len(MAGIC) : len(MAGIC) + 4], "little")
@@ -269,9 +264,6 @@ def test_stdin(good: Path) -> None:
     assert done.stdout.startswith(b"-: bit-exact: 43 operations")
 
 
-# --- bisect ---
-
-
 def test_bisect(capsys: pytest.CaptureFixture[str], good: Path, bad: Path) -> None:
     out, _ = run(capsys, "bisect", good)
     assert out == f"{good}: bit-exact: 43 operations, 10 digests\n"
@@ -293,9 +285,6 @@ def test_bisect_of_two(capsys: pytest.CaptureFixture[str], good: Path, tmp_path:
     assert run(capsys, "bisect", good, good)[0] == "43 and 43 operations: the same\n"
     _, err = run(capsys, "bisect", good, record(tmp_path / "x.kvj", blocks=8), code=2)
     assert "different settings" in err
-
-
-# --- shrink and export ---
 
 
 def test_shrink(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
@@ -365,11 +354,11 @@ def test_the_size_of_a_long_test_is_said_before_it_is_written(
     assert float(said[2]) == round(len(written) / 1e6, 1)
     out, err = run(capsys, "export", journal, language)
     assert (out, err.startswith("the test: 1,000 operations")) == (written, True)
-    # For a short test, the command prints no size.
+    # The command states the size of a test only if the test is long.
     assert run(capsys, "export", record(tmp_path / "short.kvj"), language)[1] == ""
 
 
-#: A command, and how much memory it may take with a file, as a multiple of the journal's size.
+#: Commands, and how much memory each may need for a file, as a multiple of the journal's size.
 MEMORY = [
     ("replay", 12),
     ("bisect", 12),
@@ -399,8 +388,8 @@ def test_what_only_reads_a_file_is_never_too_much(capsys: pytest.CaptureFixture[
 
 @pytest.mark.parametrize(("command", "times"), [("show", 1), *MEMORY])
 def test_standard_input_is_read_no_further_than_it_may(good: Path, command: str, times: int) -> None:
-    """Standard input is kept in memory, so it counts once more than a file. One byte too much is enough
-    for the error.
+    """Standard input is held in memory, so it counts as one more copy of the journal. The command stops
+    at the first byte that is too much.
     """
     words = [sys.executable, "-m", "kvpool", "journal", *command.split(), "-", "--max-gib", "1e-7"]
     with good.open("rb") as file:
@@ -441,9 +430,6 @@ def test_operations_that_are_repeated_are_refused(
         assert out == ""
         assert f"the frame at byte {len(image)} begins with operation 0, and operation 43 comes next" in err
         assert "head -c BYTES FILE" in err
-
-
-# --- Usage ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``kvpool store``: the output, the changes and the exit codes of the commands."""
+"""Tests ``kvpool store``: what its commands print and change, and their exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("plain_output")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Creates a folder with three objects of one namespace and two of another."""
+    """Makes a folder with three objects of one namespace and two of another."""
     store, arena = opened(tmp_path)
     with store:
         fill(store, arena, range(3))
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def damage(folder: Path, nth: int) -> int:
-    """Changes a byte of the payload of an object. Returns its place."""
+    """Changes a byte in the payload of an object. Returns the number of the object's place."""
     opened = StoreFolder(folder)
     place = opened.objects(0, opened.places)[nth][0]
     with next(folder.glob("*.slab")).open("r+b") as slab:
@@ -87,7 +87,7 @@ def test_verify_finds_what_is_damaged_and_gc_clears_it(
     assert main(["store", "verify", str(folder), "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert [one["place"] for one in facts["damaged"]] == [place]
-    # The headers alone do not show the damage.
+    # The command reads only headers, which are intact.
     assert main(["store", "gc", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["damaged"] == 0
     assert main(["store", "gc", str(folder), "--verify"]) == 0

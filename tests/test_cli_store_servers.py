@@ -1,5 +1,5 @@
-"""``kvpool store show | verify | gc`` for shared back ends: the same tests for Redis, a bucket and a
-shared folder.
+"""Tests ``kvpool store show | verify | gc`` for shared back ends. All tests run with Redis, with a
+bucket and with a shared folder.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("plain_output")
 
 OTHER = Namespace(**FIELDS | {"model": "other\x1b[31m"})
-#: More keys than one page contains.
+#: Number of keys. It is larger than one page of a listing.
 MANY = 600
 
 
 class Place:
-    """A shared place, given by its URL, with methods that damage it and that add foreign values."""
+    """A back end given by its URL, with methods that damage objects and that add values that are not
+    kvpool's.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        #: Digests in the names of objects, by namespace.
+        #: For each namespace, the digest of it that the names of its objects contain.
         self.digests: dict[Namespace, str] = {}
 
     def damage(self, digest: str) -> None:
-        """Changes a byte of the payload of one object of a namespace."""
+        """Changes a byte in the payload of one object of a namespace."""
         raise NotImplementedError
 
     def litter(self) -> int:
-        """Adds foreign values to the place. Returns their number."""
+        """Adds values that are not kvpool's. Returns their number."""
         raise NotImplementedError
 
 
@@ -112,7 +114,7 @@ class BucketPlace(Place):
 
 @pytest.fixture(params=["redis", "folder", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Creates a place with three objects of one namespace and two of another."""
+    """Fills a back end with three objects of one namespace and two of another."""
     if request.param == "redis":
         with redis_server(tmp_path) as socket:
             yield filled(RedisPlace(socket))
@@ -179,7 +181,7 @@ def test_verify_finds_what_is_damaged_and_gc_removes_it(
     assert "kvpool store gc --verify" in error
     (damaged,) = facts(capsys, "verify", place.url, code=1)["damaged"]
     assert damaged["name"].startswith(place.digests[namespace()])
-    # Names, sizes and headers alone do not show the damage.
+    # The command reads only names, sizes and headers, which are intact.
     assert facts(capsys, "gc", place.url)["damaged"] == 0
     assert facts(capsys, "gc", place.url, "--verify", "--dry-run")["damaged"] == 1
     assert main(["store", "gc", place.url, "--verify"]) == 0
@@ -201,7 +203,7 @@ def test_gc_keeps_the_given_namespaces(place: Place, capsys: pytest.CaptureFixtu
         shown = facts(capsys, "show", place.url)
         assert (shown["objects"], shown["others"]) == (left, others)
     assert [one["digest"] for one in shown["namespaces"]] == [mine]
-    # An engine finds the objects that were kept, and no others.
+    # An engine finds the objects that the command has kept, and no others.
     for of, expected in ((namespace(), "ok"), (OTHER, "absent")):
         arena = Arena(4, SLOT)
         with Store(backend_from_url(place.url, 1 << 30), arena, of, **PATIENT) as store:
@@ -220,7 +222,7 @@ def test_pages_are_of_everything_once(tmp_path: Path) -> None:
         assert len(pages) > 1
         names = [name for page in pages for name, *_ in page.objects]
         assert len(names) == len(set(names)) == MANY
-        # Pages contain the text of the namespace, but not the record of its generation.
+        # The listing contains the text of the namespace, but not the record of its generation.
         assert sum(page.things for page in pages) == MANY + 1
         assert inspector.total() == MANY + 2
         inspector.remove(names[: MANY - 5])
@@ -228,7 +230,7 @@ def test_pages_are_of_everything_once(tmp_path: Path) -> None:
 
 
 def everything(place: Place) -> list[str]:
-    """Returns the names of all values at a place."""
+    """Returns the names of all values in the back end."""
     if isinstance(place, RedisPlace):
         return sorted(place.ask("--scan").split())
     if isinstance(place, FolderPlace):

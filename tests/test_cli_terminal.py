@@ -1,5 +1,5 @@
-"""Output to a terminal: it contains no control sequences, in any encoding, at any width. Also, help
-pages lose no words.
+"""Tests output on a terminal. It contains no control sequences, in any encoding and at any width. No
+words are missing in help pages.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Sets a title, clears the screen, changes colours (with ESC and with a C1 control), and reverses the
-#: direction of the line.
+#: A name that would set the title, clear the screen, change colours (with ESC and with a C1 control),
+#: and reverse the direction of the line.
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb"
 SHOWN = "a\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\u202eb"
 CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
@@ -42,9 +42,6 @@ def bailian(kind: str) -> bytes:
 def agents(model: str) -> bytes:
     request = {"t": 0, "in": 200, "out": 7, "hash_ids": [1, 2, 3], "model": model}
     return json.dumps({"id": "s", "block_size": 64, "requests": [request]}).encode()
-
-
-# --- Escapes ---
 
 
 @pytest.mark.parametrize("content", [bailian(HOSTILE), agents(HOSTILE)], ids=["type", "model"])
@@ -124,7 +121,7 @@ def test_names_in_a_configuration_are_shown_and_not_obeyed(
 ) -> None:
     path = tmp_path / "config.json"
     config = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 256}
-    # If kvpool knows the architecture, the layers are found although the name of the family is hostile.
+    # kvpool knows the architecture, so it finds the layers although the name of the family is hostile.
     config |= {
         "architectures": ["LlamaForCausalLM"],
         field: [HOSTILE] if field == "architectures" else HOSTILE,
@@ -145,7 +142,7 @@ def test_names_in_a_configuration_are_shown_and_not_obeyed(
         text = "".join(capsys.readouterr())
         assert not CONTROLS.search(text), command
         printed += SHOWN[:5] in text
-    # An unknown architecture is an error, which shows its name.
+    # An unknown architecture is an error, whose message shows the name.
     assert (printed > 3) == (field != "torch_dtype")
 
 
@@ -158,7 +155,7 @@ def test_text_that_no_command_has_cleaned_reaches_no_terminal(capsys: pytest.Cap
         Console(force_terminal=False).print(Text(HOSTILE))
         sys.stdout.writelines(["tabs\tand ", "größer\n"])
     captured = capsys.readouterr()
-    # Click and Rich remove some of the controls.
+    # Click and Rich have removed some of the control characters.
     assert captured.out.splitlines()[0] == SHOWN
     assert captured.out.endswith("\ntabs\tand größer\n")
     assert captured.err == f"{SHOWN}\n"
@@ -185,16 +182,11 @@ def test_good_text_is_printed_as_it_is() -> None:
     assert (results.failed, results.attempted > 0) == (0, True)
 
 
-# --- Encodings, and names that are not valid text ---
-
-
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {}]
 )
 def test_any_encoding_and_any_file_name_will_do(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Uses names outside ASCII, and a name that is not UTF-8, in every command that reads or writes a
-    file.
-    """
+    """Every command that reads or writes a file gets names outside ASCII, and a name that is not UTF-8."""
     names = (b"caf\xe9\xff.jsonl", b"bad\xff.jsonl", b"none\xff")
     trace, bad, none = (tmp_path / os.fsdecode(name) for name in names)
     names_out = (b"out\xff", b"out\xff.gz", b"page\xff.html", b"run\xff.kvj")
@@ -248,7 +240,7 @@ def test_any_encoding_and_any_file_name_will_do(tmp_path: Path, environment: dic
     assert packed.stat().st_size > 0
 
 
-#: A program that runs many commands in one process. The last words of its output are their exit codes.
+#: A program that runs many commands in one process, and then prints their exit codes.
 ALL_IN_ONE = """
 from kvpool.cli import main
 codes = [main(call) for call in CALLS]
@@ -268,9 +260,6 @@ def test_a_picture_of_a_trace_with_a_name_that_is_not_utf8(tmp_path: Path) -> No
         assert main([*command, "--png", str(picture)]) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
         picture.unlink()
-
-
-# --- Width ---
 
 
 def test_a_width_that_is_none_is_80(
@@ -298,11 +287,8 @@ def test_a_width_that_is_none_is_80(
     assert "Block hit rate" in capsys.readouterr().out
 
 
-# --- Help ---
-
-
 def commands() -> Iterator[tuple[list[str], Any]]:
-    """Yields every command and group, with the words that call it."""
+    """Yields each command and group of commands, with the words that call it."""
 
     def walk(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
         yield path, command
@@ -328,7 +314,6 @@ def test_every_help_page_teaches_by_examples_that_are_whole(
     text, error = capsys.readouterr()
     assert (error, "\x1b" in text, "…" in text) == ("", False, False)
     assert max(map(len, text.splitlines())) <= 80
-    # The examples are on separate lines.
     examples = re.findall(r"^ +(.*\bkvpool .*)$", text.split("Examples:")[1], re.MULTILINE)
     assert len(examples) >= 2
     assert any(example.startswith(f"kvpool {' '.join(path)}".strip()) for example in examples)
@@ -350,7 +335,7 @@ def test_no_help_page_loses_words_in_brackets(
 ) -> None:
     texts = [command.help or "", command.epilog or ""]
     texts += [getattr(parameter, "help", None) or "" for parameter in command.params]
-    # Text that Rich reads as markup leaves a span, and its words are lost.
+    # If Rich reads a text as markup, the text has a span, and words are lost.
     assert [text for text in texts if Text.from_markup(text).spans] == []
     monkeypatch.setenv("COLUMNS", "300")
     assert main([*path, "--help"]) == 0

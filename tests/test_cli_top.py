@@ -1,7 +1,7 @@
-"""``kvpool top``: a page and a journal give the manager's figures. Also live readings, exit codes and
-hostile pages.
+"""Tests ``kvpool top``: a page and a journal show the manager's numbers. Also tests live readings, exit
+codes and hostile pages.
 
-Runs the commands of docs/metrics.md on a separate journal.
+Runs the commands of docs/metrics.md on a journal of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def worked(journal: Path | None = None, seed: int = 11, steps: int = 250) -> kvpool.CacheManager:
-    """Returns a manager after a number of steps, with a journal of them."""
+    """Returns a manager after a number of steps, which its journal contains."""
     manager = kvpool.CacheManager(
         48,
         4,
@@ -64,8 +64,8 @@ def worked(journal: Path | None = None, seed: int = 11, steps: int = 250) -> kvp
 
 @contextlib.contextmanager
 def served(pages: list[bytes | int], kind: str = "text/plain") -> Iterator[str]:
-    """Starts a server that answers with each page in turn, and then always with the last one. A number
-    is a status code.
+    """Starts a server that answers each request with the next page, and later always with the last one.
+    A number is a status code.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -90,9 +90,6 @@ def served(pages: list[bytes | int], kind: str = "text/plain") -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-# --- The sources of its figures ---
 
 
 def test_a_page_says_what_the_manager_says() -> None:
@@ -132,8 +129,8 @@ def test_a_page_says_what_the_manager_says() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_journal_gives_the_figures_of_its_manager(tmp_path: Path, seed: int) -> None:
-    """All figures are equal except the reasons of misses, because a journal has no tokens. The sum of
-    the misses is equal.
+    """All numbers equal those of the page, except the reasons of misses, because a journal has no
+    tokens. Their sum is equal.
     """
     path = tmp_path / "run.kvj"
     manager, metrics = worked(path, seed), Metrics()
@@ -182,16 +179,13 @@ def test_a_pool_knows_no_requests(tmp_path: Path) -> None:
     assert "preemptions" not in out
 
 
-# --- Live readings ---
-
-
 class EnoughError(Exception):
-    """Ends a loop that otherwise only Ctrl-C ends."""
+    """Ends a loop that only Ctrl-C would end otherwise."""
 
 
 def test_readings_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates use the clock. A counter that has fallen has started again, and a missing page is waited
-    for.
+    """Rates are computed from the clock. If a counter is lower than before, the server has restarted.
+    If a page is missing, the command waits for it.
     """
 
     def page(prompt: int, hit: int) -> bytes:
@@ -258,9 +252,6 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert commands
     for command in commands:
         assert run(*command)[0] == 0, command
-
-
-# --- Invalid sources ---
 
 
 def test_how_it_ends(tmp_path: Path) -> None:

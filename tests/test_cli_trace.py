@@ -1,5 +1,5 @@
-"""``kvpool trace``, and every trace format on the command line: figures, conversions, one-line errors,
-exit codes.
+"""Tests ``kvpool trace``, and every format of a trace on the command line: numbers, conversions,
+one-line errors, exit codes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ EVENTS = (
     f'{{"ts": 101.0, "events": [{STORED % ("3", "2")}, {REMOVED}]}}\n'
     f'{{"ts": 120.0, "events": [{STORED % ("4", "2")}]}}\n'
 )
-#: A trace of each format, with its numbers of requests, block tokens and block references.
+#: A trace in each format, with its numbers of requests, of tokens per block, and of references to
+#: blocks.
 GOOD = {
     "mooncake": (kvpool.traces.Trace.generate(30, seed=4).to_jsonl().decode(), 30, 512, None),
     "mooncake-sessions": (SESSIONS, 3, 512, 6),
@@ -73,7 +74,7 @@ def written(folder: Path, name: str) -> Path:
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 1) -> tuple[str, str]:
-    """Returns the error of a command, and its hint."""
+    """Runs a command that fails. Returns its error and its hint."""
     assert main([str(argument) for argument in arguments]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -82,9 +83,6 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: i
     assert all(line.startswith("hint: ") for line in lines[1:])
     assert len(lines) <= 3
     return lines[0].removeprefix("error: "), lines[1].removeprefix("hint: ")
-
-
-# --- The library ---
 
 
 def test_every_format_is_covered_here() -> None:
@@ -164,7 +162,8 @@ def test_bad_options(tmp_path: Path, arguments: dict[str, Any], error: type[Exce
 
 def test_event_gap() -> None:
     assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=0.5)) == 3
-    # 4 follows 2 after 3 has already continued there, so it is another request, whatever the gap.
+    # Block 4 follows block 2, which block 3 already follows. So block 4 belongs to another request,
+    # whatever the gap is.
     assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=float("inf"))) == 2
 
 
@@ -179,15 +178,13 @@ def test_only_some_formats_are_written() -> None:
         trace.with_block_tokens(0)
 
 
-# --- stats ---
-
-
 def test_stats_by_hand(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     stats = json_of(capsys, "trace", "stats", written(tmp_path, "mooncake-sessions"))
     assert stats["format"] == "mooncake-sessions"
     assert (stats["requests"], stats["sessions"], stats["span_s"]) == (3, 2, 0.85)
     assert (stats["block_references"], stats["unique_blocks"], stats["blocks_used_once"]) == (6, 5, 4)
-    # The last request hits block 0 of the one before: 1 of 6 blocks, 512 of 1,720 tokens.
+    # The last request hits block 0 of the request before. That is 1 of 6 blocks, and 512 of 1,720
+    # tokens.
     assert stats["ideal_block_hit_rate"] == pytest.approx(1 / 6)
     assert stats["ideal_token_hit_rate"] == pytest.approx(512 / 1720)
     assert stats["ideal_last_half_token_hit_rate"] == pytest.approx(512 / 1700)
@@ -251,9 +248,6 @@ def test_stats_of_stdin_and_of_a_folder(capsys: pytest.CaptureFixture[str], tmp_
     )
     assert (piped.returncode, piped.stderr) == (0, b"")
     assert {**json.loads(piped.stdout), "source": None} == {**stats, "source": None}
-
-
-# --- validate ---
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -338,9 +332,6 @@ def test_files_that_are_none(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert not (tmp_path / "out").exists()
 
 
-# --- convert ---
-
-
 @pytest.mark.parametrize("name", GOOD)
 @pytest.mark.parametrize("to", ["mooncake", "mooncake-sessions", "bailian"])
 def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, to: TraceFormat) -> None:
@@ -362,7 +353,6 @@ def test_convert(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, 
     assert (f"--trace-block-size {block}" in said[-1]) == (block != usual)
     knows_sessions = name in {"mooncake-sessions", "bailian", "kv-cache-tester"}
     assert any("which of" in line for line in said) == (to == "mooncake" and knows_sessions)
-    # The workload is the same.
     stats = json_of(capsys, "trace", "stats", path)
     again = json_of(capsys, "trace", "stats", out, "--format", to, "--trace-block-size", str(block))
     for figure in ("requests", "input_tokens", "output_tokens", "span_s"):
@@ -423,8 +413,8 @@ def test_convert_never_overwrites_what_it_reads(
         assert error == f"{out} is what is read from {source}: nothing is overwritten"
         assert hint == "give another name"
         assert path.read_bytes() == part.read_bytes() == before
-    # Any other existing file is overwritten as usual. A new file beside the input files is not one of
-    # them.
+    # Any other existing file is overwritten. A new file may be written into the folder with the input
+    # files.
     other = tmp_path / "other"
     other.write_text("old")
     for out in (other, tmp_path / "folder" / "new.txt"):
@@ -441,7 +431,7 @@ def test_convert_never_overwrites_standard_input(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"is what is read from standard input: nothing is overwritten" in done.stderr
     assert path.read_bytes() == before
-    # Appended to the input, the output would give a file that is neither trace.
+    # If the output were appended to the input, the file would be no valid trace any more.
     with path.open("ab") as stdout:
         command = [sys.executable, "-m", "kvpool", *convert(path, "-")]
         assert subprocess.run(command, stdout=stdout, env=ENVIRONMENT, check=False).returncode == 2
@@ -461,8 +451,8 @@ def test_no_picture_is_drawn_over_the_trace(
 
 @pytest.mark.parametrize("name", ["mooncake", "block-rows"])
 def test_two_lines_that_stand_for_2_to_the_28_blocks(tmp_path: Path, name: str) -> None:
-    """With 2 GiB of memory for 2 GiB of ids, the result is a readable error, and the process does not
-    die.
+    """The two lines need 2 GiB for block ids, but only 2 GiB of memory are allowed. The result is a
+    readable error, and the process does not crash.
     """
     path, out = tmp_path / "trace.jsonl", tmp_path / "out.jsonl"
     line = {"timestamp": 0, "input_length": 2**31, "output_length": 1, "hash_ids": [1]}
@@ -507,7 +497,7 @@ def test_a_trace_is_written_in_pieces(to: TraceFormat) -> None:
             self.pieces: list[bytes] = []
 
         def write(self, piece: bytes) -> int:
-            # This file behaves like a raw file, which may write fewer bytes than requested.
+            # Like a raw file, this file may write fewer bytes than it was given.
             taken = piece[: max(1, len(piece) - 7)]
             self.pieces.append(taken)
             return len(taken)
@@ -534,9 +524,6 @@ def test_an_error_of_a_file_object_reaches_the_caller() -> None:
         trace.write_jsonl(io.BytesIO(), "kv-events")
 
 
-# --- replay and usage ---
-
-
 @pytest.mark.parametrize("name", GOOD)
 def test_replay_takes_every_format(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name)
@@ -544,7 +531,7 @@ def test_replay_takes_every_format(capsys: pytest.CaptureFixture[str], tmp_path:
     for options in ([], ["--format", name]):
         printed = json_of(capsys, "replay", path, "--mode", "lookup", "--capacity-blocks", "100000", *options)
         assert printed["hits"]["requests"] == stats["requests"]
-        # Nothing is evicted, so the hit rate is the ideal one.
+        # Nothing is evicted, so the hit rate equals the ideal hit rate.
         assert printed["token_hit_rate"] == pytest.approx(stats["ideal_token_hit_rate"])
         assert printed["last_half_token_hit_rate"] == pytest.approx(stats["ideal_last_half_token_hit_rate"])
 

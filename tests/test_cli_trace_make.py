@@ -1,5 +1,5 @@
-"""``kvpool trace make``: prompts and chat logs become a trace whose blocks are equal exactly where the
-prompts are.
+"""Tests ``kvpool trace make``, which makes a trace from prompts and chat logs. Blocks of the trace are
+equal if, and only if, the prompts are equal up to their ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEMPLATE = (
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Creates the folder of a model with a tokenizer of a few words and a chat template."""
+    """Makes the folder of a model, with a tokenizer of a few words and a chat template."""
     tokenizers = pytest.importorskip("tokenizers")
     folder = tmp_path / "model"
     folder.mkdir()
@@ -138,7 +138,7 @@ def test_a_chat_is_written_by_the_template_and_continues_its_prefix(tmp_path: Pa
     more = [*turns, {"role": "user", "content": [{"type": "text", "text": "two"}, {"type": "image_url"}]}]
     path = log(tmp_path, {"messages": turns[:1]}, {"messages": more})
     made = rows(tmp_path, path, "--tokenizer", model, "--block-size", "1")
-    # The first prompt is: <bos> user : one ; assistant :
+    # The template turns the first prompt into: <bos> user : one ; assistant :
     assert made[0]["input_length"] == length("<bos> user : one ; assistant :")
     assert made[1]["hash_ids"][: made[0]["input_length"]] == made[0]["hash_ids"]
     assert made[1]["input_length"] == length("<bos> user : one ; assistant : yes ; user : two ; assistant :")

@@ -1,5 +1,5 @@
-"""``kvpool trace record``: KV events of a publisher become a trace and a size, and no other data are
-kept.
+"""Tests ``kvpool trace record``. It makes a trace and a size from a publisher's KV events, and stores
+no other data.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def batch(ts: float, *events: Any) -> bytes:
 
 
 class Publisher:
-    """Sends vLLM's frames on its own sockets. It waits for the subscription before it sends."""
+    """Sends messages as vLLM does, on sockets of its own. Waits for a subscriber before it sends."""
 
     def __init__(self, keeps: int = 0) -> None:
         self.context = zmq.Context()
@@ -119,7 +119,9 @@ def recorded(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict
 
 
 def three_requests(publisher: Publisher) -> None:
-    """Sends events of a prompt of 3 blocks, of one that shares 2 of them, and of one that shares none."""
+    """Sends the events of three requests: a prompt of 3 blocks, one that shares 2 of them, and one that
+    shares none.
+    """
     publisher.send(0, batch(1.0, stored(1, 3, None)))
     publisher.send(1, batch(11.0, stored(20, 2, 2)))
     publisher.send(

@@ -1,4 +1,4 @@
-"""Rates and shares have one unit: 0 to 1 in output for programs, and percent in output for people."""
+"""Rates and shares have one unit: from 0 to 1 in output for programs, and percent in output for people."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Fields with these endings are shares, and so is every number in a table with such a name.
+#: A field whose name ends like this is a share. So is every number in a table with such a name.
 SHARES = ("rate", "share", "hit_ratio")
-#: Names that would suggest another unit.
+#: Words in names that would suggest another unit.
 FORBIDDEN = ("percent", "percentage", "pct")
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Yields every number of a report, with the names that lead to it."""
+    """Yields every number of a report, with the names of the fields that lead to it."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from numbers(part, f"{path}.{name}")
@@ -44,7 +44,7 @@ def numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def checked(found: Iterator[tuple[str, float]]) -> int:
-    """Checks that every share is within its range. Returns the number of shares."""
+    """Checks that every share is between 0 and 1. Returns the number of shares."""
     count = 0
     for path, number in found:
         names = path.split(".")

@@ -1,5 +1,5 @@
-"""Tables at 80 and 200 columns: no line is longer, no word is broken, and nothing is cut without a
-mark.
+"""Tests tables at widths of 80 and 200 columns. No line is longer, no word is broken, and nothing is
+cut without a mark.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Characters of bars and lines.
+#: A word that consists of the characters of bars and lines.
 DRAWN = re.compile(r"^[─━│╭╮╰╯█░▁▂▃▄▅▆▇█]+$")
-#: Figures of the run itself, which differ from run to run.
+#: Numbers that differ from run to run.
 TIMES = re.compile(r"\d")
 
 
@@ -37,7 +37,7 @@ def words(text: str) -> set[str]:
 
 
 def store(**more: Any) -> dict[str, Any]:
-    """Returns a store in the summary of kvpool top."""
+    """Returns the summary of a store as kvpool top gets it."""
     counts = dict.fromkeys(("objects", "loads", "misses", "writes", "in_flight", "quarantined"), 123_456.0)
     return {
         **counts,
@@ -85,9 +85,9 @@ def test_a_table_is_legible_at_80_and_at_200_columns(
         code, texts[width], error = run(TABLES[name], folder)
         assert code == 0, error
         lines = texts[width].splitlines()
-        # A path cannot be broken, so it is alone on its line.
+        # A path cannot be wrapped. So a line that is too long contains only a path.
         assert [line for line in lines if len(line) > width and len(line.split()) > 2] == []
-    # A word that is whole at 200 columns is whole at 80 columns, too.
+    # A word that is complete at 200 columns has to be complete at 80 columns, too.
     missing = words(texts[200]) - words(texts[80])
     assert [word for word in missing if not TIMES.search(word) and str(folder) not in word] == []
     assert "…" not in texts[80] + texts[200]

@@ -1,5 +1,5 @@
-"""The published crates have a licence and a README. The overview in the docs of the manager contains
-every method.
+"""Every published crate has a licence and a README. The docs of the manager have an overview that
+contains every method.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_each_has_the_licence_and_a_readme_with_an_example_that_runs(name: str) 
     readme = (folder / "README.md").read_text(encoding="utf-8")
     assert readme.startswith(f"# {name}\n\n")
     assert any(f"`{other}`" in readme for other in CRATES.keys() - {name})
-    # The README is part of the crate's docs, whose examples are tests.
+    # The README is included in the crate's docs, so its examples run as tests.
     assert "```rust\n" in readme
     assert 'doc = include_str!("../README.md")]' in (folder / "src/lib.rs").read_text(encoding="utf-8")
 

@@ -30,7 +30,7 @@ OF_VLLM = {"type", "module_path"}
 
 def unit() -> configparser.ConfigParser:
     class Repeated(dict[str, Any]):
-        """A parser that keeps every value of a key that occurs several times."""
+        """A parser of configuration files that keeps every value of a key that occurs several times."""
 
         def __setitem__(self, key: str, value: Any) -> None:
             if isinstance(value, list) and key in self and isinstance(self[key], list):
@@ -54,7 +54,7 @@ def container() -> dict[str, Any]:
 
 
 def instructions() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile with their arguments."""
+    """Returns the instructions of the Dockerfile, each with its arguments."""
     text = (FOLDER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
@@ -87,7 +87,7 @@ def test_the_unit_starts_vllm_with_kvpool() -> None:
     assert Path(program).is_absolute()
     assert arguments[0] == "serve"
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
-    # The folders in the variables are those that systemd creates.
+    # The environment variables name folders that systemd creates.
     assert service["LogsDirectory"] == service["CacheDirectory"] == service["StateDirectory"] == "kvpool-vllm"
 
 
@@ -96,7 +96,7 @@ def test_systemd_knows_every_key_of_the_unit() -> None:
     command = ["systemd-analyze", "verify", str(FOLDER / "kvpool-vllm.service")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     faults = [line for line in done.stderr.splitlines() if "kvpool-vllm.service:" in line]
-    # It is not an error of the unit file that /opt/vllm is not installed here.
+    # The program /opt/vllm is not installed here. That is no fault of the unit file.
     assert [line for line in faults if "is not executable" not in line] == []
 
 
@@ -132,6 +132,6 @@ def test_the_container_of_the_manifest_has_settings_that_kvpool_takes() -> None:
     assert set(tier) - OF_VLLM <= takes
     mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
     assert tier["root_dir"] in mounts
-    # The volume claim has room for the store, and for the 4 GiB that the store leaves free.
+    # The volume has room for the store and for the 4 GiB that the store leaves free.
     claim = manifests()[0]["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
     assert int(claim.removesuffix("Gi")) * 2**30 >= tier["capacity_bytes"] + 4 * 2**30

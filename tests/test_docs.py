@@ -24,19 +24,19 @@ from tests.documented import (
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-#: ``test_readme.py`` runs the examples of the README. ``tools/docs_site.py`` gives a reason for each
-#: of the other documents in the root.
+#: Pages with examples. ``test_readme.py`` runs those of the README, and ``tools/docs_site.py`` gives a
+#: reason for each other document in the root that has none.
 WITH_EXAMPLES = [*PAGES, DOCS.parent / "SECURITY.md"]
-#: Languages of blocks that are neither run nor commands.
+#: Languages of code blocks that are neither run nor contain commands.
 OTHERS = {"", "text", "rust", "json", "yaml", "toml", "promql"}
-#: Pages of ``design/`` with examples that run; the others of that folder have none.
+#: Pages of ``design/`` whose examples run. The other pages of that folder have no examples.
 DESIGN = DOCS.parent / "design"
 DESIGN_EXAMPLES = [DESIGN / f"{name}.md" for name in ("principles", "properties", "sglang-settings")]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Creates a folder for a page's examples, with the files that they expect."""
+    """Makes a folder for the examples of a page, with the files that they read."""
     made = kvpool.traces.Trace.generate(300, seed=7).to_jsonl()
     for name in ("trace.jsonl", "monday.jsonl", "tuesday.jsonl"):
         (tmp_path / name).write_bytes(made)
@@ -149,7 +149,9 @@ def test_the_page_of_the_command_line_has_every_command() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the anchors of a page's headings, as the site and forges name them in links."""
+    """Returns the anchors of a page's headings, which links contain. The site and code hosting
+    platforms form them in this way.
+    """
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}

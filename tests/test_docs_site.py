@@ -1,6 +1,6 @@
-"""The pages of the site of the docs are complete: navigation, API, examples, search.
+"""Tests that the site of the docs is complete: navigation, API pages, examples, search.
 
-``make docs`` builds the site; ``make docs-check`` opens every page of it.
+``make docs`` builds the site, and ``make docs-check`` opens every page of it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,6 @@ def test_every_page_is_in_the_navigation_once(prepared: Path) -> None:
     assert {f"{name}.md" for name in PAGES} <= there
 
 
-# --- API ---
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_the_api_documents_every_export_of_a_module(module: str, entries: list[docs_api.Entry]) -> None:
     names = docs_api.exported(docs_api.source_of(ROOT, module), module)
@@ -65,7 +62,7 @@ def test_the_api_documents_every_export_of_a_module(module: str, entries: list[d
     assert names == [name for name in exports if name != "__version__"]
     documented = {(entry.module, entry.name) for entry in entries}
     elsewhere = {entry.name for entry in entries}
-    # BlockHasher and others are exported twice; they have one page.
+    # Some names, such as BlockHasher, are exported by two modules. They have only one page.
     assert all((module, name) in documented or name in elsewhere for name in names)
 
 
@@ -86,7 +83,9 @@ def test_an_exception_is_on_the_page_of_its_module(entries: list[docs_api.Entry]
 
 
 def made_up_package(root: Path, property_name: str = "journal") -> None:
-    """A package ``kvpool`` whose manager has a part that no module exports."""
+    """Makes a package ``kvpool`` in which a property of the manager returns a class that no module
+    exports.
+    """
     package = root / "python" / "kvpool"
     (package / "_core").mkdir(parents=True)
     (package / "__init__.py").write_text(
@@ -151,8 +150,8 @@ def test_a_signature_with_overloads_keeps_the_first() -> None:
 
 
 def test_the_options_of_the_api_are_in_a_mapping() -> None:
-    """The configuration that the tool writes would replace a list of plug-ins, and the options in the
-    list would be lost.
+    """The tool writes a configuration that replaces a list of plug-ins. In a list, the options of the
+    API pages would be lost.
     """
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "plugins:\n  search: {}\n  mkdocstrings:\n" in text
@@ -161,7 +160,7 @@ def test_the_options_of_the_api_are_in_a_mapping() -> None:
 
 @pytest.mark.parametrize("stub", sorted((ROOT / "python/kvpool").rglob("*.py*")), ids=lambda path: path.name)
 def test_no_returns_section_begins_with_a_word_and_a_colon(stub: Path) -> None:
-    """The docs would show such a word as the name of the returned value."""
+    """The site would show such a word as the name of the returned value."""
     if stub.suffix not in (".py", ".pyi"):
         return
     text = stub.read_text(encoding="utf-8")
@@ -170,7 +169,9 @@ def test_no_returns_section_begins_with_a_word_and_a_colon(stub: Path) -> None:
 
 
 def test_every_page_of_the_api_has_an_example_that_runs() -> None:
-    """The example is in the module, its stub, or the files of its package. Other tests run most of them."""
+    """The example is in the docstring of the module, in its stub, or in a file of its package. Other
+    tests run most examples.
+    """
     for module in MODULES:
         source = docs_api.source_of(ROOT, module)
         topic = docs_api.topic_of(module)
@@ -186,11 +187,10 @@ def test_public_modules_are_documented() -> None:
     assert {f"kvpool.{name}" for name in kvpool._LAZY} <= set(docs_api.MODULES)
 
 
-# --- Other pages ---
-
-
 def test_every_other_page_has_an_example_or_a_reason() -> None:
-    """Pages of ``docs/`` and SECURITY.md are run by test_docs.py, the README by test_readme.py."""
+    """test_docs.py runs the examples of ``docs/`` and SECURITY.md, and test_readme.py those of the
+    README.
+    """
     ran = {path.name for path in test_docs.WITH_EXAMPLES} | {"README.md"}
     assert {Path(name).stem for name in ran} >= PAGES
     assert set(docs_site.ROOT_PAGES) == (ran & set(docs_site.ROOT_PAGES)) | set(docs_site.NO_EXAMPLE)
@@ -235,9 +235,6 @@ def test_the_architecture_names_every_crate() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     crates = {path.name for path in (ROOT / "rust").iterdir() if (path / "Cargo.toml").exists()}
     assert crates == set(re.findall(r"rust/([\w-]+)", text.split("```")[1]))
-
-
-# --- search ---
 
 
 def test_pages_for_developers_are_left_out_of_the_search(prepared: Path) -> None:
@@ -307,9 +304,6 @@ def test_a_site_that_is_not_built_cannot_be_browsed(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "build it first" in done.stderr
-
-
-# --- layout ---
 
 
 @pytest.fixture(scope="module")

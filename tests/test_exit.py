@@ -1,7 +1,8 @@
-"""A process that ends while a daemon thread runs Python code for a call ends with exit code 0.
+"""If a process ends while a daemon thread runs Python code for a call, the process ends with exit code
+0.
 
-Before 3.14, CPython ends such a thread when the thread requests the interpreter. ``make test-exit``
-makes 50 runs of each program.
+Before 3.14, CPython ends such a thread when it requests the interpreter. ``make test-exit`` runs each
+program 50 times.
 """
 
 from __future__ import annotations

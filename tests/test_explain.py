@@ -1,7 +1,7 @@
-"""Tests explanations of misses through Python: answers, sums, settings, the table of a replay, and the
-examples of the docs.
+"""Tests explanations of misses in Python: the reasons, their sums, the settings, the table of a replay,
+and the examples of the docs.
 
-The tests of the crate compare the reasons themselves with a model that stores the whole history.
+The crate's tests compare the reasons with a model that stores the whole history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLOCK = 4
 
 
 def serve(manager: CacheManager, request_id: str | int, tokens: list[int], **more: Any) -> None:
-    """Admits, computes and releases a request."""
+    """Runs a request: admits, computes and releases it."""
     manager.admit(request_id, tokens, **more)
     manager.commit(request_id, len(tokens))
     manager.release(request_id)
@@ -198,9 +198,6 @@ def test_settings() -> None:
         CacheManager(num_blocks=9, explain=7)  # type: ignore[arg-type]
 
 
-# --- The replay ---
-
-
 def test_a_replay_reports_why_tokens_were_computed() -> None:
     trace = kvpool.traces.Trace.generate(requests=40, seed=3)
     replay = kvpool.traces.Replay(trace, mode="engine", capacity_blocks=9_000, explain=True)
@@ -232,8 +229,6 @@ def test_the_command_prints_a_table_of_reasons(capsys: pytest.CaptureFixture[str
     assert main([*arguments, "--mode", "lookup"]) == 2
     assert "takes no --explain" in capsys.readouterr().err
 
-
-# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
 

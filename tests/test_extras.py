@@ -23,7 +23,9 @@ NEEDED = {"rich", "typer"}
 
 
 def without(*packages: str, code: str) -> subprocess.CompletedProcess[str]:
-    """Runs ``code`` in a separate process in which these packages cannot be imported."""
+    """Runs ``code`` in a separate process in which these packages cannot be imported. Returns its
+    output.
+    """
     hidden = "".join(f"sys.modules[{package!r}] = None\n" for package in packages)
     command = [sys.executable, "-c", f"import sys\n{hidden}{code}"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -33,7 +35,7 @@ RUN = "sys.argv = ['kvpool', '--version']\nfrom kvpool.__main__ import main\nsys
 
 
 def imported(path: Path) -> set[str]:
-    """Returns the packages that a file imports anywhere."""
+    """Returns the packages that a file imports, including imports in functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -56,7 +58,6 @@ def test_only_the_command_line_needs_packages() -> None:
     assert len(users) > 5
     outside = {path for path in users if (PACKAGE / "cli") not in path.parents}
     assert not outside
-    # The entry of the command works without these packages.
     assert imported(PACKAGE / "__main__.py") <= {"__future__", "sys", "kvpool"}
 
 

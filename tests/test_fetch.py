@@ -1,4 +1,4 @@
-"""A read of a page over HTTP has one deadline and one limit of bytes, whatever the server sends and
+"""A page is read over HTTP with one deadline and one limit of bytes, whatever the server sends and
 however slowly.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OK = b"HTTP/1.0 200 OK\r\n"
-#: Far longer than any machine needs for the deadline of these tests.
+#: Seconds after which a test fails. It is far longer than the deadline of any read here.
 AGES = 60.0
 SECONDS = 0.3
 

@@ -16,7 +16,8 @@ from kvpool.policies import eviction_policies
 from kvpool.sizing import POLICIES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-#: Maximum number of lines of help for a scheduler's parts, with the whole docstring of each method.
+#: Largest number of lines of help on the classes that a scheduler uses, with the whole docstring of
+#: each method.
 PYDOC_LINES = 4_100
 
 
@@ -29,10 +30,10 @@ def test_pydoc_of_the_package_is_what_a_scheduler_needs() -> None:
 
 
 def test_the_docs_name_every_policy_that_is_accepted() -> None:
-    """In an earlier version, the docs listed eleven policies although twelve were accepted."""
+    """In an earlier version, the docs listed eleven policies, but twelve were accepted."""
     pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    # The policy that orders blocks by a caller's access times has no effect if requests run one after
-    # another.
+    # One policy is left out, because it orders blocks by access times that a caller passes. If requests
+    # run one after another, it has no effect.
     assert [*POLICIES] == [name for name in eviction_policies() if name != "last-accessed"]
     for policy in eviction_policies():
         assert f"`{policy}`" in pages or f'`"{policy}"`' in pages, policy

@@ -1,5 +1,5 @@
-"""Tests tools/fuzz.py and test_mutants.py: the output that they read, the defects that they plant, and
-their conclusions. No test builds anything.
+"""Tests tools/fuzz.py and test_mutants.py: how they read output, which defects they plant, and their
+conclusions. Nothing is built.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""KV-cache groups of hybrid models from Python: the results of calls, and refused calls."""
+"""Tests the KV-cache groups of hybrid models in Python: what calls return, and which calls are refused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_an_admission_reports_a_hit_that_one_group_limits() -> None:
     assert (admission.cached_tokens, admission.full_tokens) == (8, 16)
     assert [fit.reach_tokens for fit in m.fit(range(20), by_group=True)] == [16, 8]
     assert m.stats().unserved_tokens == 8
-    # The request has its own state, a copy of the one that it hit.
+    # The request has a state of its own: a copy of the state that it hit.
     assert (len(m.take_plan()), len(m.block_ids("b", group=1))) == (1, 1)
 
 
@@ -121,7 +121,8 @@ def test_a_first_chunk_ends_where_a_state_is_kept_whatever_was_hit() -> None:
         ("b", [*range(17), 99, 98], 16, [19]),
     ]:
         admission = m.admit(request, prompt, allocate_tokens=0)
-        # The admission allocates the cached blocks and a state, but no block for the tokens to compute.
+        # The admission allocates the cached blocks and a block for the state. It allocates no block for
+        # the tokens to compute.
         assert (admission.cached_tokens, [len(table) for table in admission.tables]) == (
             cached,
             [cached // 4, 1],
@@ -241,7 +242,7 @@ def test_a_request_without_reuse_hits_nothing_and_brings_hits() -> None:
             assert step.resume("b", reuse=False) == 0
         assert m.resume("b", reuse=False).cached_tokens == 0
         m.release("b")
-        # Other requests can hit the tokens that this request computes.
+        # This request computes all its tokens itself. Other requests can hit them later.
         m.admit("c", range(50, 70), reuse=False)
         computed(m, "c", 20)
         assert m.admit("d", range(50, 74)).cached_tokens == 20
@@ -257,7 +258,7 @@ def test_sinks_stay_in_the_table_and_a_hit_needs_them() -> None:
     assert (hit.cached_tokens, hit.tables[1][:2]) == (20, first[:2])
     m.release("b")
     m.drop_cached([first[1]])
-    # A hit of 4 tokens needs only the first block.
+    # For a hit of 4 tokens, the window needs only the first block.
     assert m.admit("c", range(24)).cached_tokens == 4
     m.release("c")
     m.drop_cached([first[0]])
@@ -277,7 +278,7 @@ def test_a_group_that_keeps_nothing_limits_no_hit_and_brings_nothing() -> None:
         assert hit.tables[1][:-1] == [0] * (3 if draft.kind == "full" else 0)
         m.release("a")
         m.release("b")
-        # The blocks of the second group are not cached, but those of the first group are.
+        # Only the blocks of the first group are cached.
         assert m.stats().pool.cached_free == 5
 
 
@@ -312,7 +313,8 @@ def test_external_tokens_get_blocks_where_a_later_token_reads_them() -> None:
     assert (m.request("a").state, m.request("a").computed_tokens) == ("running", 24)
     m.admit("b", range(50, 80), external_tokens=24)
     m.external_done("b", failed=[(20, 24)])
-    # Neither the window nor the state was loaded, so the request has to be admitted again.
+    # Neither the window nor the state was loaded. So the request is preempted, and is computed from the
+    # start.
     assert (m.request("b").state, m.block_ids("b")) == ("preempted", [])
     assert m.resume("b").cached_tokens == 0
     computed(m, "b", 30)
@@ -326,7 +328,7 @@ def test_a_state_has_an_entry_for_each_draft() -> None:
     m.append_ragged(["a"], [7], commit=True, lookahead=3)
     entries = m.block_ids("a", group=1)
     assert len(set(entries)) == 4
-    # Two drafts are accepted: the state after the second one becomes the request's state.
+    # Two drafts are accepted. So the state after the second draft becomes the request's state.
     changes = m.append_ragged(["a"], [8, 9, 10], [0, 3], commit=True, lookahead=3)
     assert m.request("a").computed_tokens == 9
     assert m.block_ids("a", group=1)[0] == entries[2]

@@ -1,5 +1,5 @@
-"""Tests hashes: published vectors, vLLM's encodings rebuilt in Python, cursors, extra keys, and equal
-results in all processes.
+"""Tests hashes: the published vectors, vLLM's encodings rebuilt in Python, cursors, extra keys, and
+equal results in all processes.
 """
 
 from __future__ import annotations
@@ -67,9 +67,6 @@ def vector_hasher(
     return kvpool.BlockHasher(algorithm, case["block_size"], verify=verify, key=key, seed=case.get("seed"))
 
 
-# --- Published vectors ---
-
-
 def test_the_file_has_every_algorithm() -> None:
     assert {algorithm for _, algorithm in CASES} == set(kvpool.hashing.hash_algorithms()) == {*NATIVE, *VLLM}
     assert len(CASES) > 300
@@ -84,7 +81,7 @@ def test_digests_are_the_published_ones(case: dict[str, Any], algorithm: HashAlg
     hasher = vector_hasher(case, algorithm)
     expected = [bytes.fromhex(digest) for digest in case["digests"][algorithm][1:]]
     assert hasher.hash_tokens(tokens, extra, epoch=epoch) == expected
-    # The digests are the same if a few tokens are appended at a time.
+    # If the tokens are appended a few at a time, the digests are the same.
     cursor = hasher.cursor(None, extra, epoch=epoch)
     for start in range(0, len(tokens), 7):
         cursor.append(tokens[start : start + 7])
@@ -103,9 +100,6 @@ def test_fingerprints_are_the_published_ones(case: dict[str, Any]) -> None:
         found = [one.to_bytes(16, "little").hex() for one in cursor.chain().fingerprints()]
         assert found == case["fingerprints"][1:]
     assert vector_hasher(case, next(iter(case["digests"]))).cursor([]).chain().fingerprints() == []
-
-
-# --- vLLM's encodings, rebuilt here ---
 
 
 def vllm_hash(algorithm: HashAlgorithm) -> Callable[[Any], bytes]:
@@ -148,7 +142,8 @@ def test_vllm_digests_are_those_of_pickle_and_cbor(
     salt: str | None,
     adapter: str | None,
 ) -> None:
-    # A decoded string is a new object, because pickle memoizes by identity.
+    # Append a letter to get a new object of the string, because pickle recognizes repeated objects by
+    # identity.
     lora = [] if adapter is None else [("lora", (adapter + ".").encode().decode()[:-1], None)]
     salted = [] if salt is None else [("cache_salt", (salt + ".").encode().decode()[:-1])]
     expected = vllm_chain(
@@ -171,9 +166,6 @@ def test_vllm_refuses_what_it_cannot_represent(algorithm: HashAlgorithm, field: 
     hasher = kvpool.BlockHasher(algorithm, 4, seed="0")
     with pytest.raises(kvpool.errors.HashingError, match=field):
         hasher.hash_tokens(range(4), extra_of({field: "x"}))
-
-
-# --- Cursors ---
 
 
 @pytest.mark.parametrize("algorithm", kvpool.hashing.hash_algorithms())
@@ -235,8 +227,6 @@ def test_truncating_beyond_the_end_is_refused() -> None:
         cursor.truncate(-1)
     assert len(cursor) == 10
 
-
-# --- Extra keys ---
 
 FIELDS = ["adapter", "salt", "tenant", "user", "item"]
 
@@ -315,7 +305,7 @@ def test_an_item_changes_the_blocks_it_overlaps_and_all_later_ones() -> None:
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[list[list[int]], list[list[tuple[str, int, int]]]]:
-    """Draws the tokens of each turn, and the items of each turn. An item begins at or after the end of
+    """Draws the tokens and the multimodal items of several turns. An item begins at or after the end of
     the earlier tokens.
     """
     tokens = draw(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=5))
@@ -370,8 +360,6 @@ def test_items_of_a_turn_that_begin_too_early() -> None:
     assert cursor.append([7]) == fork.append([6, 7]) == 1
     assert cursor.digests() != fork.digests() == kvpool.BlockHasher(block_size=4).hash_tokens(range(8))
 
-
-# --- Processes, chains ---
 
 PROGRAM = """
 import kvpool

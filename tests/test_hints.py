@@ -1,5 +1,5 @@
-"""Tests hints of engines: each line of the table in docs/hints.md, arbitrary input, effects, and
-sessions.
+"""Tests hints of engines: each line of the table in docs/hints.md, arbitrary input, effects on blocks,
+and sessions.
 """
 
 from __future__ import annotations
@@ -42,13 +42,10 @@ def manager(**more: Any) -> kvpool.CacheManager:
     return made
 
 
-# --- The table ---
-
-
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_page_lists_what_a_hint_becomes(entry: str) -> None:
-    """An entry of the table has a hint in backticks, the answer of kvpool, and the resulting retention
-    or another effect.
+    """Each row of the table has a hint in backticks, kvpool's answer to it, and the retention or the
+    other effect that results.
     """
     found = re.fullmatch(r"`(.+?)`: (accepted|clipped|ignored); (.+)", entry)
     assert found is not None
@@ -77,9 +74,6 @@ def test_the_page_lists_every_hint_and_every_answer() -> None:
     assert set(re.findall(r"`: (\w+); ", text)) == {"accepted", "clipped", "ignored"}
 
 
-# --- Hints that are off or refused ---
-
-
 def test_nothing_is_followed_until_it_is_switched_on() -> None:
     hints = read(
         HintRules(),
@@ -93,7 +87,7 @@ def test_nothing_is_followed_until_it_is_switched_on() -> None:
     )
     assert [(answer.outcome, answer.why) for answer in hints.answers] == [("ignored", "off")] * 6
     assert hints.options == {}
-    # Every hint is off, so a manager without retention accepts the options.
+    # If every hint is off, even a manager without retention accepts the options.
     kvpool.CacheManager(16, 4).admit("a", range(10), **hints.options)
     assert read(ALL, tokens=10) == read(HintRules(), tokens=10)
 
@@ -148,7 +142,7 @@ def test_limits_hold_for_every_hint() -> None:
         assert found[2].ttl is None or found[2].ttl <= 100
 
 
-#: Values that JSON and careless engines may pass.
+#: Arbitrary values, as JSON or a careless engine may pass them.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=4),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
@@ -204,11 +198,8 @@ def test_any_hints_are_answered_and_admitted(said: dict[str, Any], tokens: int, 
     made.diagnose.check_invariants()
 
 
-# --- Effects ---
-
-
 def kept(made: kvpool.CacheManager, prompts: dict[str, list[int]]) -> set[str]:
-    """Returns the prompts whose blocks are all still cached."""
+    """Returns those prompts of which all blocks are still cached."""
     return {
         name for name, prompt in prompts.items() if made.probe([*prompt, 0]).cached_blocks == len(prompt) // 4
     }
@@ -263,13 +254,10 @@ def test_requests_of_vllm() -> None:
     assert of_vllm_request(SimpleNamespace(priority=0, num_prompt_tokens=9)) == {"tokens": 9}
 
 
-# --- Sessions ---
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_sessions_against_a_model(seed: int) -> None:
-    """A session has the same effect as naming each of its running requests, and the prompt of the
-    request that was released last.
+    """A hint for a session must have the same effect as the same hint for each of its running requests,
+    and for the prompt of the request that was released last.
     """
     draw, number = random.Random(seed), 0
     one, other = (kvpool.CacheManager(300, 4, retention=True, digest=True) for _ in range(2))
@@ -330,7 +318,8 @@ def test_what_a_session_left_is_ended() -> None:
         made.release(name)
     assert sessions.end("a") == (6, 0, 0)
     assert made.retention.stats().demoted == 6  # type: ignore[union-attr]
-    # The system prompt is in use again, so the hint was wrong for it.
+    # The hint stated that the system prompt is not used again. This request uses it, so the hint was
+    # wrong.
     made.admit("c", [*shared, 99])
     assert made.retention.stats().demoted == 2  # type: ignore[union-attr]
     assert sessions.end("unknown") == (0, 0, 0)

@@ -15,8 +15,8 @@ from tests import hostile
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the limit needs Linux")
 
-# Arguments that are never read completely: of a row only three items are read, an object that does not
-# describe a tensor is no tensor, and a batch is bytes.
+# Arguments that are never read completely. A row is read only up to three items, a wrong object is
+# refused because it does not describe a tensor, and a batch consists of bytes.
 WHOLLY_READ_NEVER = (
     "pass_on",
     "submit, row",
@@ -27,8 +27,8 @@ WHOLLY_READ_NEVER = (
 
 
 def outcomes() -> dict[int, str]:
-    """Returns the outcome of each case. When a call ends the process, the next process continues with
-    the next case.
+    """Returns the outcome of each case. If a call ends the process, a new process continues with the
+    next case.
     """
     found: dict[int, str] = {}
     while len(found) < len(hostile.CASES):
@@ -49,14 +49,14 @@ def is_refused(case: tuple[str, str, str], outcome: str) -> bool:
     if kind == "endless" and entry not in WHOLLY_READ_NEVER and not theirs:
         return "TooLargeError" in outcome
     if outcome == "done":
-        # These calls may succeed: two valid items with a wrong reported number, a count that is only a
-        # limit, and a lookup of nothing.
+        # These calls may succeed. A list may have two valid items and report a wrong number, a count
+        # may only be an upper limit, and a lookup may have no hashes.
         return what == "count" or "liar" in kind or theirs
     return theirs or "KvpoolError" in outcome
 
 
 def test_every_hostile_argument_is_refused() -> None:
-    # This is a single test, so that only one pytest process makes the calls.
+    # All calls are in one test, so that only one process of pytest makes them.
     found = outcomes()
     cases = {"-".join(case): (case, found[number]) for number, case in enumerate(hostile.CASES)}
     assert len(cases) == len(hostile.CASES) > 1000

@@ -1,5 +1,5 @@
-"""Tests the hybrid model of the example engine: whatever happens to its blocks, the bits of the output
-equal those of a plain forward pass.
+"""Tests the example engine with the hybrid model. Its output has the same bits as that of a plain
+forward pass, even if its blocks are evicted, moved or computed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-# The examples are not part of the package, so they are run from the repository's root.
+# Add the repository's root to the path, because the examples are not part of the package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.paged_engine import check as check_module
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from examples.paged_engine.kv_cache import Keep
     from examples.paged_engine.request import Request
 
-#: Windows of one and a half blocks, and of five blocks of 8; a state that fits a page of them.
+#: A tiny model. Its windows have one and a half blocks and five blocks (of 8 tokens), and its state
+#: fits into one of their pages.
 TINY = HybridConfig(
     vocab_size=272,
     hidden_size=32,
@@ -78,7 +79,7 @@ def tokens(count: int, seed: int = 0) -> list[int]:
 
 
 def prompts() -> list[list[int]]:
-    """Returns prompts that branch from each other at several positions. Two of the prompts occur twice."""
+    """Returns prompts that share prefixes of several lengths. Two of the prompts occur twice."""
     shared = tokens(56)
     made = [shared[: 36 + 4 * number] + tokens(6 + number, seed=number + 1) for number in range(5)]
     return [*made, made[1], made[3] + [1, 2, 3]]
@@ -86,7 +87,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def plain(model: Hybrid) -> Any:
-    """Returns logits by a forward pass over a whole sequence, without a cache or blocks."""
+    """Computes logits in one forward pass over a whole sequence, without a cache or blocks."""
     known: dict[tuple[int, ...], Tensor] = {}
 
     def logits(sequence: list[int]) -> Tensor:
@@ -96,7 +97,9 @@ def plain(model: Hybrid) -> Any:
 
 
 def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any) -> None:
-    """Checks the logits bit by bit. Token ids follow from logits, so equal bits give equal tokens."""
+    """Checks that the logits have the expected bits. Token ids follow from logits, so they are equal,
+    too.
+    """
     samples, asked = defaultdict(list), {request.number: request.prompt for request in requests}
     for event in events:
         samples[event.request, event.sample].append(event)
@@ -110,8 +113,8 @@ def check_bits(events: Iterable[TokenEvent], requests: list[Request], plain: Any
 def run(
     model: Hybrid, plain: Any, n: int = 2, max_tokens: int = 7, **settings: Any
 ) -> tuple[EngineStats, list[Request]]:
-    """Runs the prompts, and compares every row. The last prompts arrive while the first ones are
-    running.
+    """Runs the prompts, and compares every row of logits. The last prompts arrive while the first ones
+    are running.
     """
     with Engine(model, dataclasses.replace(ROOMY, **settings)) as engine:
         first, last = prompts()[:4], prompts()[4:]
@@ -126,9 +129,6 @@ def run(
         assert_all_blocks_are_back(engine)
         check_bits(events, requests, plain)
         return engine.stats(), requests
-
-
-# --- The model ---
 
 
 def test_the_model_computes_what_a_textbook_says(model: Hybrid) -> None:
@@ -166,9 +166,6 @@ def test_a_state_that_no_page_holds_is_refused(model: Hybrid) -> None:
         ValueError, match="224 numbers does not fit a page of 192, of 6 tokens: blocks need 7 tokens"
     ):
         Engine(model, dataclasses.replace(ROOMY, block_size=6))
-
-
-# --- Equal bits ---
 
 
 @pytest.mark.parametrize(
@@ -238,7 +235,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
         fork = engine.manager.fork
 
         class Manager:
-            """A manager that has no block for a second sample."""
+            """A manager that refuses every fork, as if it had no block for a second sample."""
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(engine.manager, name)
@@ -254,7 +251,7 @@ def test_a_sample_that_gets_no_block_for_its_state_is_computed_again(
 
         monkeypatch.setattr(engine.scheduler, "_manager", Manager())
         requests = [engine.submit(prompt, Sampling(n=3, max_tokens=5, seed=3)) for prompt in prompts()[:2]]
-        # Each sample has only one token, so it finishes before it would run.
+        # Each sample has only one token, so it finishes at once.
         requests.append(engine.submit(tokens(20), Sampling(n=2, max_tokens=1)))
         check_bits(engine.run(), requests, plain)
         assert_all_blocks_are_back(engine)
@@ -326,11 +323,8 @@ def test_random_loads_change_nothing(model: Hybrid, plain: Any, seed: int) -> No
     check_bits([event for event in events if event.request not in aborted], whole, plain)
 
 
-# --- Hits ---
-
-
 def in_turn(engine: Engine, plain: Any, *sequences: list[int]) -> list[Hit]:
-    """Runs prompts one after another, and compares every row."""
+    """Runs the prompts one after another, and compares every row of logits."""
     hits = []
     for prompt in sequences:
         request = engine.submit(prompt, Sampling(max_tokens=3))
@@ -348,11 +342,11 @@ def test_a_hit_ends_where_a_state_was_kept(model: Hybrid, plain: Any) -> None:
             engine, plain, prompt, prompt[:60] + tokens(9), prompt, prompt[:60] + tokens(8, seed=1)
         )
         names = [group.name for group in model.groups]
-    # The expected hits end: nowhere (cold), at a multiple of 32, at the end of the prompt, and where
-    # the second prompt branched and kept its state.
+    # These are the ends of the hits. The first prompt has none. The others end at a multiple of 32, at
+    # the end of the prompt, and where the second prompt diverged, whose state was kept there.
     assert [hit.cached for hit in hits] == [0, 32, 96, 56]
     assert limits(hits[0], names) == limits(hits[2], names) == limits(hits[3], names) == ""
-    # For hits of 32, 64 and 96 tokens, the wider window needs all blocks of the hit.
+    # For hits of 32, 64 and 96 tokens, the wider window needs every block of the hit.
     assert limits(hits[1], names) == (
         "; window of 12 and state had no more: full attention 56, window of 12 32, window of 40 56, state 32"
     )
@@ -365,14 +359,15 @@ def test_a_hit_ends_before_evicted_blocks_of_a_window(model: Hybrid, plain: Any,
         request = engine.submit(prompt, Sampling(max_tokens=3))
         while not engine.step():
             pass
-        # This is the last full block. Hits of the next tokens need it, too. A block of 4 tokens follows
-        # it.
+        # This is the last full block, which hits of longer prompts need, too. A block with 4 tokens
+        # follows it.
         lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
         list(engine.run())
         assert engine.manager.drop_cached(lost) > 0
         (hit,) = in_turn(engine, plain, [*prompt, 5])
         assert request.hit == Hit(0, [0, 0, 0, 0])
-        # All hits end after the block before it, whatever the length of the window.
+        # A window of any length needs the lost block for a hit after it. So all hits end before this
+        # block.
         assert hit.cached == 88
         assert hit.reach == [88 if number == group else 96 for number in range(4)]
 
@@ -384,9 +379,6 @@ def test_the_words_for_a_hit() -> None:
     assert limits(Hit(0, [64, 32, 48]), names) == (
         "; no more is cached in all groups at once: full 64, window 32, state 48"
     )
-
-
-# --- Faults that the poison reveals ---
 
 
 def test_a_window_that_reads_a_token_too_many_shows(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,9 +427,7 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
     mix = Hybrid._mix
 
     def unaware(self: Hybrid, number: int, layer: Any, x: Tensor, tile: Tile, *rest: Any) -> Tensor:
-        """Continues a request from the content that its block has, whatever it is, without a reset at
-        position 0.
-        """
+        """Uses the content of the state's block even at position 0, where the state must be zero."""
         started = tile if number != 0 else dataclasses.replace(tile, positions=tile.positions.clamp(min=1))
         return mix(self, number, layer, x, started, *rest)
 
@@ -446,9 +436,6 @@ def test_a_new_state_that_is_not_zero_shows(model: Hybrid, monkeypatch: pytest.M
         engine.submit(tokens(4), Sampling(max_tokens=2))
         with pytest.raises(AssertionError, match="never written"):
             list(engine.run())
-
-
-# --- The command line ---
 
 
 def test_prompts_on_the_command_line(
@@ -475,7 +462,7 @@ def test_prompts_on_the_command_line(
 
 
 def test_the_check_knows_what_a_hybrid_must_show(model: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
-    # `make engine-check` runs it with the small model and all modes.
+    # `make engine-check` runs all modes with the larger default model.
     some = [mode for mode in check_module._MODES if mode.name in ("uncached", "small chunks")]
     monkeypatch.setattr(check_module, "_MODES", some)
     report = check_module.check(model, Workload.make(TINY.vocab_size, prompts=12, n=2, max_tokens=4))

@@ -1,8 +1,8 @@
-"""Tests journals: committed journals replay bit by bit, a cut at any byte loses at most one frame, and
-no file is overwritten.
+"""Tests journals: committed journals replay exactly, a cut at any byte loses at most one frame, and no
+file is overwritten.
 
-Some tests make a journal whose records come from another pool than its header describes. So its answers
-differ in a replay.
+In some tests, a journal's header describes another pool than the one that made its operations. So its
+replay differs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEAD = 12  # length and checksum of a frame
 
 
 def ring(every: int = 3, frame_bytes: int = 64) -> kvpool.journal.Journal:
-    """Returns a ring that is large enough to drop nothing in these tests."""
+    """Returns a journal in memory that is large enough to drop nothing in these tests."""
     return kvpool.journal.Journal(ring_bytes=1 << 24, digest_every=every, frame_bytes=frame_bytes)
 
 
@@ -46,7 +46,7 @@ def image_of(recorded: kvpool.BlockPool | kvpool.CacheManager) -> bytes:
 
 
 def frames(image: bytes) -> list[bytes]:
-    """Returns the frames of a journal, the header's first."""
+    """Returns the frames of a journal. The first frame is the header."""
     assert image.startswith(MAGIC)
     found, at = [], len(MAGIC)
     while at < len(image):
@@ -57,16 +57,13 @@ def frames(image: bytes) -> list[bytes]:
 
 
 def spliced(settings_of: bytes, operations_of: bytes) -> bytes:
-    """Returns a journal with the header of one journal and the operations of another one."""
+    """Combines the header of one journal with the operations of another one."""
     return MAGIC + frames(settings_of)[0] + b"".join(frames(operations_of)[1:])
-
-
-# --- Replays repeat the run ---
 
 
 @pytest.mark.parametrize("path", PINNED, ids=lambda path: path.stem)
 def test_a_pinned_journal_is_read_and_replays_bit_by_bit(path: Path) -> None:
-    """`rust/kvpool-journal/tests` records and replays random runs."""
+    """Random journals are tested in `rust/kvpool-journal/tests`."""
     report = kvpool.journal.replay_journal(path, check_every=5)
     assert report.is_exact
     info = kvpool.journal.read_journal(path.read_bytes(), count=1000)
@@ -119,9 +116,6 @@ def test_a_journal_holds_no_tokens() -> None:
     assert not [token for token in secret if token.to_bytes(4, "little") in image]
 
 
-# --- Reading a part ---
-
-
 def hundred() -> kvpool.BlockPool:
     """Returns a pool with 100 operations in its journal, with a digest after every tenth operation."""
     pool = kvpool.BlockPool(9, 2, journal=ring(10, frame_bytes=128))
@@ -157,15 +151,12 @@ def test_a_replay_stops_at_the_given_operation(until: int) -> None:
     assert report.operations == min(until, 100)
 
 
-# --- Cut and damaged ---
-
-
 def test_a_cut_at_any_byte_costs_one_frame_at_most() -> None:
     image = image_of(hundred())
     header, *others = frames(image)
     begins = len(MAGIC) + len(header)
-    #: By the end of each frame: the number of operations before it, which is the first number of the
-    #: next frame.
+    #: For the end of each frame, the number of operations before it, which is also the number of the
+    #: next operation.
     ends = {begins: 0}
     for frame, following in zip(others, [*others[1:], None], strict=True):
         begins += len(frame)
@@ -213,9 +204,6 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, content: bytes, message: 
             call(path)
         with pytest.raises(kvpool.errors.JournalFileError, match="No such file"):
             call(tmp_path / "none")
-
-
-# --- Files ---
 
 
 def test_a_file_holds_what_was_flushed_and_all_at_the_end(tmp_path: Path) -> None:
@@ -324,7 +312,7 @@ def test_a_process_that_is_killed_leaves_a_journal(tmp_path: Path, seed: int) ->
     command = [sys.executable, "-c", _RECORDER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
-        # Let the process work for a random time. It is then killed, and its file may end at any byte.
+        # Kill the process after a random amount of work. Its file may end at any byte.
         for _ in range(random.Random(seed).randrange(1, 300)):
             flushed = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
@@ -380,7 +368,7 @@ def test_a_fork_writes_nothing(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("2 2\n", 0), done.stderr
     report = kvpool.journal.replay_journal(path)
     assert (report.is_exact, report.cut_at, report.operations) == (True, None, 2)
-    # Each process has its own ring: the child saves the operations of its own pool.
+    # Each process has its own journal in memory. The child saves the operations of its own pool.
     report = kvpool.journal.replay_journal(saved)
     assert (report.is_exact, report.operations) == (True, 2)
     assert [
@@ -443,9 +431,6 @@ def test_a_journal_that_cannot_be_written_stops_and_the_pool_goes_on(tmp_path: P
     assert report.operations > 100
 
 
-# --- Settings ---
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -492,7 +477,7 @@ def test_without_digests_answers_are_compared() -> None:
 
 
 class Newest(kvpool.policies.Policy):
-    """A policy that the caller defines in Python."""
+    """A policy that is written in Python and evicts the newest block first."""
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -532,9 +517,6 @@ def test_the_example_of_the_docs_runs() -> None:
     exec(compile(example, "docs/journal.md", "exec"), {})
 
 
-# --- Replays of traces ---
-
-
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None:
     trace = kvpool.traces.Trace.generate(60, seed=3)
@@ -558,12 +540,9 @@ def test_the_replay_of_a_trace_records(tmp_path: Path, mode: ReplayMode) -> None
     assert kvpool.journal.read_journal(path).subject == {"lookup": "pool", "engine": "manager"}[mode]
 
 
-# --- Progress, threads, interruption ---
-
-
 @pytest.fixture(scope="module")
 def long() -> bytes:
-    """Returns a journal of 20,000 operations."""
+    """Returns a journal with 20,000 operations."""
     pool = kvpool.BlockPool(9, 2, journal=ring(256, frame_bytes=4096))
     for _ in range(10_000):
         pool.release(pool.allocate(2))
@@ -625,9 +604,6 @@ def test_threads_record_into_one_journal() -> None:
     assert (report.operations, report.is_exact) == (1200, True)
 
 
-# --- Differences are found ---
-
-
 def test_a_state_that_differs_is_reported() -> None:
     large, small = (kvpool.BlockPool(blocks, 2, journal=ring(5)) for blocks in (9, 7))
     for _ in range(20):
@@ -637,8 +613,7 @@ def test_a_state_that_differs_is_reported() -> None:
         difference = report.difference
         assert difference is not None
         assert not report.is_exact
-        # The free lists of the two pools differ from the start, and the first digest shows the
-        # difference.
+        # The free lists of the two pools differ from the start. So the first digest already differs.
         assert (difference.kind, difference.operation, difference.since) == ("digest", 5, 0)
         assert (difference.asked, difference.found) == (None, None)
         assert repr(difference) == "JournalDifference(kind='digest', operation=5)"
@@ -646,7 +621,7 @@ def test_a_state_that_differs_is_reported() -> None:
 
 
 def refused_in_the_smaller_pool() -> bytes:
-    """Returns a journal without digests. Its answer at operation 40 differs in the replay, because the
+    """Makes a journal without digests. In a replay, the answer at operation 40 differs, because the
     smaller pool refuses that allocation.
     """
     large, small = (kvpool.BlockPool(blocks, 2, journal=ring(0)) for blocks in (9, 7))

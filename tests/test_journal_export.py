@@ -1,7 +1,8 @@
-"""Exported tests run: the pinned journals, which contain every call, and scripts of calls that those
-journals refuse.
+"""Tests that are exported from journals run and pass. The committed journals contain every call.
+Scripts have the calls that those journals refuse.
 
-The tests plant answers that differ, a pool that is smaller than the journal's, and too many operations.
+Some tests plant an answer that differs, a pool that is smaller than the journal's, or too many
+operations.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PINNED: Final = sorted((Path(__file__).parents[1] / "rust/kvpool-journal/tests/pinned").glob("*.journal"))
-#: Journals that cache blocks of several groups at once, for which Python has no call.
+#: Journals that cache blocks of several groups in one call. Python has no such call.
 RUST_ONLY: Final = {"vllm-0", "vllm-1", "vllm-2", "vllm-3"}
-#: Ids that a literal has to escape. Some differ only by the character after an escape.
+#: Request ids that have to be escaped in source text. Some differ only in the character after an
+#: escape.
 IDS: Final[list[int | str]] = [
     0,
     -(2**63),
@@ -52,7 +54,7 @@ def image_of(pool: kvpool.BlockPool | kvpool.CacheManager | VllmPool) -> bytes:
 
 
 def manager_calls() -> kvpool.CacheManager:
-    """Makes calls with ids of all kinds, both directions of a swap, and a plan with every kind of row."""
+    """Makes calls with ids of all kinds, swaps in both directions, and a plan with every kind of row."""
     manager = kvpool.CacheManager(60, 2, host_blocks=20, journal=ring())
     for at, request in enumerate(IDS):
         manager.admit(request, [at] * 3)
@@ -109,7 +111,7 @@ SCRIPTS: Final[list[Callable[[], Made]]] = [manager_calls, pool_calls, vllm_call
 
 
 def execute(text: str, **instead: object) -> dict[str, Any]:
-    """Runs an exported test. ``instead`` replaces names of kvpool for it."""
+    """Runs the source text of an exported test. ``instead`` contains replacements for names of kvpool."""
     module: dict[str, Any] = {}
     exec(compile(text, "exported", "exec"), module)
     module["kvpool"] = types.SimpleNamespace(**{**vars(kvpool), "hashing": kvpool.hashing, **instead})
@@ -118,7 +120,7 @@ def execute(text: str, **instead: object) -> dict[str, Any]:
 
 
 def accepted(image: bytes, text: str) -> set[str]:
-    """Returns the calls of an exported journal that were not refused."""
+    """Returns the calls of an exported test that were not refused."""
     info = kvpool.journal.read_journal(image, start=0, count=10_000)
     answers = dict(re.findall(r"    # (\d+): (.*)", text))
     done = {(number, call) for number, call, _ in info.lines if call != "digest"}
@@ -171,18 +173,15 @@ def test_a_manager_ends_as_it_did() -> None:
     ]
 
 
-# --- Wrong results fail ---
-
-
 def others(text: str) -> Iterator[str]:
-    """Yields one variant of the test per expected answer, with that answer replaced."""
+    """Yields copies of the test. In each, another expected answer is replaced."""
     starts = [0, *(found.end() for found in re.finditer("\n", text))]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):
             call, answer = node.test.left, node.test.comparators[0]
             start = starts[(call.end_lineno or 0) - 1] + (call.end_col_offset or 0)
             end = starts[(answer.end_lineno or 0) - 1] + (answer.end_col_offset or 0)
-            # A long message is in brackets, which are not part of its node.
+            # If a message is long, it is in brackets, which are not part of its syntax node.
             rest = text[end:].removeprefix("\n    )")
             yield text[:start] + ' == "another"' + rest
 
@@ -217,9 +216,6 @@ def test_resumed_in_another_epoch_a_prompt_is_the_one_that_another_admitted() ->
     text = kvpool.journal.export_journal(image_of(manager), "python")
     assert "== [4, " in text
     execute(text)
-
-
-# --- The size of an export ---
 
 
 def long(operations: int) -> bytes:

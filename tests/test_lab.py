@@ -1,9 +1,8 @@
-"""Makes the calls that the laboratory draws through the Python bindings. Each call must give the same
-answer as in Rust.
+"""The laboratory (`lab`) makes random calls in Rust. The tests here make the same calls in Python,
+which must give the same answers.
 
-The laboratory compares the answers with its models, and exports its journals as Python tests. The tests
-here run these exports. After every call they also check that the attributes of a pool or manager agree
-with each other.
+The laboratory compares its answers with models, and exports its journals as Python tests, which run
+here. After every call they also check that the attributes of a pool or manager agree with each other.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ import kvpool
 ROOT: Final = Path(__file__).parents[1]
 JOURNALS: Final = sorted((ROOT / "lab/tests/journals").glob("*.journal"))
 TARGET: Final = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-#: Number of calls of each subject: 4,000 for every change.
+#: Number of calls on each kind of object: 4,000 in a normal run.
 CALLS: Final = 80 * settings().max_examples
-#: The call that the exported tests of pools and managers make after every operation.
+#: The call after every operation in the exported tests. The tests here replace it by more checks.
 LOOK: Final = ".check_invariants()"
 
 
 def look_at_pool(pool: kvpool.BlockPool) -> None:
-    """Checks that the attributes of a pool's blocks agree with each other."""
+    """Checks that what a pool reports about its blocks agrees with its counts."""
     pool.diagnose.check_invariants()
     blocks = range(1, pool.num_blocks)
     states, held = pool.state(blocks), pool.ref_count(blocks)
@@ -59,7 +58,7 @@ def look_at_pool(pool: kvpool.BlockPool) -> None:
 
 
 def look_at_manager(manager: kvpool.CacheManager) -> None:
-    """Checks that the attributes of a manager's blocks and counts agree with each other."""
+    """Checks that what a manager reports about its blocks and requests agrees with its counts."""
     manager.diagnose.check_invariants()
     stats = manager.stats()
     pool, host = stats.pool, manager.swaps.host_stats()
@@ -76,7 +75,7 @@ def look_at_manager(manager: kvpool.CacheManager) -> None:
 
 
 def run(name: str, text: str) -> int:
-    """Runs an exported test. Returns the number of its calls."""
+    """Runs an exported test. Returns the number of calls that it makes."""
     subject = "manager" if "manager = " in text else "pool"
     module = types.ModuleType("exported")
     vars(module)["look"] = look_at_manager if subject == "manager" else look_at_pool
@@ -86,7 +85,7 @@ def run(name: str, text: str) -> int:
 
 
 def exported(path: Path) -> str:
-    """Returns a journal as a test, or "" if Python does not have one of its calls."""
+    """Returns a journal as the text of a Python test, or "" if Python lacks one of its calls."""
     try:
         return kvpool.journal.export_journal(path, "python")
     except kvpool.errors.JournalError as error:
@@ -115,6 +114,5 @@ def test_random_calls_are_answered_as_in_rust(
     done = subprocess.run([str(built[-1]), subject, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     calls = sum(run(f"seed {seed}: {path.name}", path.read_text()) for path in sorted(tmp_path.iterdir()))
-    # Python lacks some calls of vLLM's pool, and a test ends at the first call that Python does not
-    # have.
+    # Python lacks some calls of vLLM's pool. An export ends at the first call that Python lacks.
     assert calls > CALLS // (10 if subject == "vllm" else 3)

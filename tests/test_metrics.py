@@ -1,5 +1,5 @@
-"""Tests metrics: compares pages with the counts, and tests the text format, HTTP and OpenTelemetry.
-Also checks the metric names in docs, dashboard and alerts.
+"""Tests metrics: the numbers of a page equal the counters, and the text format, HTTP and OpenTelemetry
+work. Docs, dashboard and alerts use existing names.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ NAMESPACE = Namespace(
 
 
 def everything() -> CacheManager:
-    """Returns a manager with every kind of metric."""
+    """Returns a manager that has every kind of metric."""
     return CacheManager(
         48, 4, host_blocks=24, retention=True, advisor=True, explain=True, metrics=True, watermark=0.05
     )
 
 
 class Traffic:
-    """Random requests with a few prompts."""
+    """A sequence of random calls on a manager, with a few prompts."""
 
     def __init__(self, manager: CacheManager, seed: int) -> None:
         self.manager, self.draw = manager, random.Random(seed)
@@ -124,7 +124,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def samples_of(page: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """Returns values by name and labels. Each pair of name and labels occurs once."""
+    """Returns the values of a page by name and labels. Each pair of name and labels may occur only
+    once.
+    """
     found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
     for family in parse_openmetrics(page):
         for sample in family.samples:
@@ -139,12 +141,9 @@ def total(samples: dict[str, dict[tuple[tuple[str, str], ...], float]], name: st
     return sum(value for labels, value in rows if all((one, said) in labels for one, said in where.items()))
 
 
-# --- The values of a page ---
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_page_says_what_is_counted(seed: int) -> None:
-    """Checks sums that hold at any time, and that counters never decrease."""
+    """Checks sums that hold at any time. Also checks that counters never decrease."""
     manager = everything()
     traffic, metrics = Traffic(manager, seed), Metrics()
     metrics.add("main", manager)
@@ -283,11 +282,8 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert metrics.collect().values["kvpool_capacity_blocks"] == [(("main", "device"), 15)]
 
 
-# --- The text format ---
-
-
 def full_page(store: Store) -> str:
-    """Returns a page with every metric."""
+    """Returns a page that contains every metric."""
     manager = everything()
     traffic = Traffic(manager, 3)
     for _ in range(300):
@@ -299,7 +295,7 @@ def full_page(store: Store) -> str:
 
 
 def test_the_page_is_openmetrics(store: Store) -> None:
-    """Checks the rules of the strict OpenMetrics parser and of ``promtool check metrics``."""
+    """The page follows the rules of the strict OpenMetrics parser and of ``promtool check metrics``."""
     page = full_page(store)
     assert page.endswith("# EOF\n")
     families = list(parse_openmetrics(page))
@@ -354,9 +350,6 @@ def test_every_metric_is_on_a_full_page_and_documented(store: Store) -> None:
     for one, entry in zip(CATALOGUE, entries, strict=True):
         kind = f"{one.kind}, {one.unit}" if one.unit else one.kind
         assert entry == f"`{one.sample}` ({kind}; {', '.join(one.labels)}): {one.help}"
-
-
-# --- HTTP, OpenTelemetry ---
 
 
 def get(url: str, accept: str = "") -> tuple[str, str]:
@@ -439,9 +432,6 @@ def test_opentelemetry_reads_the_same(store: Store) -> None:
     provider.shutdown()
 
 
-# --- The docs, the dashboard and the alerts ---
-
-
 def expressions() -> Iterator[tuple[str, str]]:
     rules = yaml.safe_load((DOCS / "metrics/kvpool.rules.yml").read_text(encoding="utf-8"))
     for rule in rules["groups"][0]["rules"]:
@@ -464,7 +454,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 def selectors(node: Any) -> Iterator[Any]:
-    """Yields every vector selector of an expression."""
+    """Yields every vector selector (a metric's name with its labels) of a PromQL expression."""
     if isinstance(node, promql_parser.VectorSelector):
         yield node
     for child in ("expr", "lhs", "rhs", "vector_selector"):
@@ -476,7 +466,7 @@ def selectors(node: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
 def test_dashboard_and_alerts_ask_for_what_there_is(where: str, expression: str) -> None:
-    """Every expression is valid PromQL, with names and labels that the pages contain."""
+    """Every expression is valid PromQL. It uses only names and labels that the pages contain."""
     found = list(selectors(promql_parser.parse(expression)))
     assert found, where
     known: dict[str, tuple[str, ...]] = {}

@@ -1,5 +1,5 @@
-"""Tests the page of metrics with slow, huge or unusual clients: threads, time and bytes are bounded,
-and nothing is printed.
+"""Tests the metrics page with clients that are slow, send much, or behave unusually. Threads, time and
+bytes are bounded, and nothing is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("prometheus_client")
 
-#: Far longer than any machine needs.
+#: Seconds after which a wait fails. It is far longer than any machine needs.
 AGES = 60.0
 
 
@@ -63,8 +63,8 @@ def test_a_client_that_drips_loses_its_connection_at_the_deadline(monkeypatch: p
     with metrics.start_http(0) as server, connected(server) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX: ")
         client.settimeout(0.02)
-        # Send a byte whenever nothing has arrived. Each byte comes within its timeout, but all bytes
-        # together take too long.
+        # Send a byte whenever nothing has arrived. Each byte is within the timeout of a single read,
+        # but the whole request is too late.
         for _ in range(int(AGES / 0.02)):
             try:
                 if client.recv(100) == b"":

@@ -1,5 +1,5 @@
-"""Tests shapes from a ``config.json``: the sizes that follow from each family's fields, and refused
-configurations. The tests write the configuration files.
+"""Tests shapes that are read from a ``config.json``: the sizes that follow from each family's fields,
+and the configurations that are refused. The tests write the files.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ LLAMA4 = BY_MODEL["Llama-4-Scout"].config["text_config"]
 
 
 def read(config: dict[str, Any], dtype: str | None = None, quantization: Any = None) -> KvShape:
-    """Returns the shape of a configuration."""
     return parse_config(json.dumps(config), dtype, None if quantization is None else json.dumps(quantization))
 
 
 def sizes(shape: KvShape) -> tuple[int, dict[int, int], int]:
-    """Returns the bytes per token in full attention, the bytes per token in windows and chunks by span,
-    and the bytes of states.
+    """Returns three sizes of a shape: bytes per token in full attention, bytes per token in windows and
+    chunks (by span), and bytes of recurrent states.
     """
     full, windows = 0, dict[int, int]()
     for kind, one in zip(shape.layers, shape.token_bytes(), strict=True):
@@ -87,7 +86,7 @@ def test_a_field_that_suggests_another_layout_is_refused_by_name(example: Exampl
         assert read(config) == read(example.config)
 
 
-#: Models that are also in the catalogue.
+#: Models for which the catalogue has a shape, too.
 @pytest.mark.parametrize(
     ("name", "model"),
     [
@@ -133,8 +132,8 @@ def test_the_catalogue_has_the_sizes_of_the_configuration(name: str, model: str)
 @pytest.mark.parametrize(
     ("model", "change"),
     [
-        # The same model in several spellings: of transformers 4 and 5, with lists instead of numbers,
-        # and with nulls.
+        # Each row spells the configuration of a model in another way: as transformers 4 or 5 do, with
+        # lists instead of numbers, or with nulls.
         ("Qwen3-Next-80B-A3B", {"layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12}),
         ("Llama-3.1-8B", {"head_dim": 128, "quantization_config": None, "sliding_window": None}),
         (
@@ -191,7 +190,8 @@ def test_other_spellings_of_a_model_have_its_sizes(model: str, change: dict[str,
     assert read({**config, **change}).layers == read(config).layers
 
 
-#: Fields of published configurations whose names suggest another layout, but which change nothing.
+#: Fields whose names suggest another layout, but which change nothing. They occur in published
+#: configurations.
 HARMLESS: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {
         "_attn_implementation_autoset": True,
@@ -257,7 +257,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
 @pytest.mark.parametrize(
     ("config", "layers", "token_bytes", "state_bytes"),
     [
-        # Windows start at the fifth layer.
+        # In this model, only the layers from the fifth one on have windows.
         (
             {
                 **BASE,
@@ -271,8 +271,8 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             8 * 2 * 8 * 128 * 2,
             0,
         ),
-        # Without kv_lora_rank, a DeepSeek model has ordinary heads. v_head_dim 0 means that values have
-        # the size of keys.
+        # A DeepSeek model without kv_lora_rank has ordinary heads. v_head_dim 0 means that values are
+        # as long as keys.
         (
             {
                 "model_type": "deepseek_v2",
@@ -290,7 +290,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             12 * 2 * 10 * 128 * 2,
             0,
         ),
-        # A window for three of four layers, in Mistral's own format.
+        # This configuration has Mistral's own format. Three of four layers have a window.
         (
             {
                 "dim": 64,
@@ -304,7 +304,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             8 * 2 * 32 * 2,
             0,
         ),
-        # Gemma 4 without K as V: full attention has the same number of heads as the windows.
+        # In this Gemma 4, keys and values differ, and full attention has as many heads as the windows.
         (
             {
                 "model_type": "gemma4_text",
@@ -319,7 +319,7 @@ def test_fields_of_published_configurations_that_change_nothing_are_accepted(mod
             (2 * 8 * 256 + 5 * 2 * 8 * 128) * 2,
             0,
         ),
-        # MPT variants with one KV head and with several.
+        # The next two configurations are variants of MPT, with one KV head and with several.
         (
             {
                 "model_type": "mpt",
@@ -359,18 +359,19 @@ def test_other_ways_to_say_it(
 
 def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
     inner = {"model_type": "gemma3_text", "num_hidden_layers": 34, "sliding_window": 1024}
-    # Checkpoints of Gemma 3 leave out their default of 4 KV heads of 256 elements.
+    # Gemma 3's published configurations leave out the number of KV heads (4) and their size (256),
+    # which are defaults.
     assert read({"model_type": "gemma3", "text_config": inner}).layers == kv_shape("Gemma-3-4B").layers
     with pytest.raises(ModelConfigError, match="num_key_value_heads is missing"):
         read(inner)
-    # A null is not replaced by a default.
+    # If a field is null, the default is not used.
     window = {"model_type": "mistral", **HEADS, "num_hidden_layers": 2}
     assert read({"model_type": "llava_next", "text_config": window}).in_words() == "2 sliding 4,096"
     assert (
         read({"model_type": "llava_next", "text_config": {**window, "sliding_window": None}}).in_words()
         == "2 full"
     )
-    # A family without defaults in this table is refused.
+    # A field may be missing only if kvpool knows the family's defaults.
     with pytest.raises(ModelConfigError, match=r"text_config\.layer_types is null"):
         read({"model_type": "lfm2_vl", "text_config": {}})
 
@@ -393,7 +394,7 @@ def test_a_model_is_known_by_its_architecture_too() -> None:
     with pytest.raises(ModelConfigError, match="architectures has 'OranginaForCausalLM'") as refused:
         read({**LLAMA, "architectures": ["OranginaForCausalLM"]})
     assert refused.value.field == "architectures"
-    # A model loads its parts by their model_type.
+    # A model with several parts loads each part by the model_type of that part.
     text = {**LLAMA, "architectures": ["VLlama3ForCausalLM"]}
     assert read({"model_type": "idefics3", "text_config": text}).layers == read(LLAMA).layers
 
@@ -409,8 +410,8 @@ def test_windows_that_are_switched_off_are_no_layout() -> None:
     ("kind", "field"), [(kind, field) for kind, some in VALUES_IF_ABSENT.items() for field in some]
 )
 def test_a_field_with_a_number_as_default_has_to_be_there(kind: str, field: str) -> None:
-    # If the field is absent, the family's class uses its own default. If the field is null, it uses
-    # none.
+    # If the field is absent, the family's class has a default for it. If the field is null, no default
+    # is used.
     with pytest.raises(
         ModelConfigError, match=rf"{field} is missing: must be there, or null \(absent means "
     ):
@@ -739,11 +740,11 @@ def test_the_cache_has_the_format_that_the_checkpoint_asks_for(
     shape = read({**BASE, "quantization_config": quantization})
     assert shape.dtype == dtype
     assert shape.layers == read(BASE).layers
-    # The format may be given in a part of a model, or around it.
+    # The checkpoint's format may be stated in a part of the configuration, or beside that part.
     inner = {"model_type": "mistral3", "text_config": {**BASE, "sliding_window": None}}
     assert read({**inner, "quantization_config": quantization}).dtype == dtype
     assert read({**BASE, "compression_config": quantization}).dtype == dtype
-    # The caller's format has priority.
+    # If the caller passes a format, the format in the configuration is not used.
     assert read({**BASE, "quantization_config": quantization}, "fp16").dtype == "fp16"
 
 
@@ -798,7 +799,7 @@ def test_the_quantization_beside_the_configuration_is_read(tmp_path: Path) -> No
     assert read_config(tmp_path, "bf16").dtype == "bf16"
     (tmp_path / "other.json").write_text(json.dumps(BASE))
     assert read_config(tmp_path / "other.json").dtype == "bf16"
-    # The configuration itself has priority.
+    # The format in config.json has priority over the format in the other file.
     (tmp_path / "config.json").write_text(
         json.dumps({**BASE, "quantization_config": {"quant_method": "gptq"}})
     )

@@ -1,5 +1,5 @@
-"""Tests KV shapes: bytes computed by hand, look-up by name, groups with blocks of equal size, and the
-number of blocks of a request.
+"""Tests shapes of KV caches: their bytes equal products that were computed by hand, models are found by
+name, groups have blocks of equal size, and a request needs the right number of blocks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
 @pytest.mark.parametrize(
     ("name", "token_bytes", "state_bytes"),
     [
-        # Number of layers, times a key and a value with this number of heads and elements of two bytes.
+        # The products are: layers, 2 (key and value), heads, elements per head, bytes per element.
         ("Llama-4-Scout", (12 + 36) * 2 * 8 * 128 * 2, 0),
         ("Llama-4-Maverick", 48 * 2 * 8 * 128 * 2, 0),
         ("Mistral-7B-v0.1", 32 * 2 * 8 * 128 * 2, 0),
@@ -57,14 +57,14 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("Gemma-3-4B", (5 + 29) * 2 * 4 * 256 * 2, 0),
         ("Gemma-3-12B", (8 + 40) * 2 * 8 * 256 * 2, 0),
         ("Gemma-3-27B", (10 + 52) * 2 * 16 * 128 * 2, 0),
-        # Two widths: 2 heads of 512 in full attention, 8 of 256 in windows.
+        # Full attention has 2 heads of 512 elements, and windows have 8 heads of 256.
         ("Gemma-4-26B-A4B", 5 * 2 * 2 * 512 * 2 + 25 * 2 * 8 * 256 * 2, 0),
         ("Gemma-4-31B", 10 * 2 * 4 * 512 * 2 + 50 * 2 * 16 * 256 * 2, 0),
         ("GLM-4.5", 92 * 2 * 8 * 128 * 2, 0),
         ("GLM-4.5-Air", 46 * 2 * 8 * 128 * 2, 0),
         ("GLM-4.6", 92 * 2 * 8 * 128 * 2, 0),
-        # A latent of 512 elements and 64 for the position. Sparse attention adds 128 bytes of fp8 and a
-        # scale of 4 bytes.
+        # Each layer has a latent of 512 elements, and 64 elements for the position. Sparse attention
+        # adds 128 bytes of fp8 and a scale of 4 bytes.
         ("DeepSeek-V3.1", 61 * (512 + 64) * 2, 0),
         ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 128 + 4), 0),
         ("GLM-5", 78 * ((512 + 64) * 2 + 128 + 4), 0),
@@ -73,14 +73,14 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("MiniMax-M2", 62 * 2 * 8 * 128 * 2, 0),
         ("Qwen3-Coder-480B-A35B", 62 * 2 * 8 * 128 * 2, 0),
         ("Mistral-Small-3.2-24B", 40 * 2 * 8 * 128 * 2, 0),
-        # Full attention has 2 heads of 256. A state has 3 tokens of 16 keys, 16 queries and 32 values
-        # of 128, and 32 matrices.
+        # Full attention has 2 heads of 256. A recurrent state has 3 tokens of 16 keys, 16 queries and
+        # 32 values, of 128 elements each, and 32 matrices.
         (
             "Qwen3-Next-80B-A3B",
             12 * 2 * 2 * 256 * 2,
             36 * (3 * (16 * 128 + 16 * 128 + 32 * 128) * 2 + 32 * 128 * 128 * 2),
         ),
-        # The matrices of its states are in fp32.
+        # In this model, the matrices of the states are in fp32.
         ("Qwen3.5-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
         ("Qwen3.5-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
         ("Qwen3-Coder-Next", 12 * 2 * 2 * 256 * 2, 36 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 2)),
@@ -88,9 +88,10 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
         ("Qwen3.5-397B-A17B", 15 * 2 * 2 * 256 * 2, 45 * (3 * (2 * 16 + 64) * 128 * 2 + 64 * 128 * 128 * 4)),
         ("Qwen3.6-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
         ("Qwen3.6-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
-        # Three convolutions over 32 heads of 128, and 32 matrices in fp32.
+        # A state has three convolutions over 32 heads of 128, and 32 matrices in fp32.
         ("Kimi-Linear-48B-A3B", 7 * (512 + 64) * 2, 20 * (3 * 3 * 32 * 128 * 2 + 32 * 128 * 128 * 4)),
-        # Mamba-2: 3 tokens of the inputs and of 2 x 8 groups of 128; 128 heads of 64 x 128 in fp32.
+        # A state of Mamba-2 has 3 tokens of inputs and of 2 x 8 groups of 128, and 128 heads of 64 x
+        # 128 elements in fp32.
         ("Nemotron-H-8B", 4 * 2 * 8 * 128 * 2, 24 * (3 * (128 * 64 + 2 * 8 * 128) * 2 + 128 * 64 * 128 * 4)),
         (
             "Nemotron-Nano-9B-v2",
@@ -130,7 +131,8 @@ def test_fp8_halves_tokens_and_leaves_states_and_indexes_alone() -> None:
     assert sparse.bytes_per_token == 61 * (512 + 64 + 128 + 4)
     assert hybrid.bytes_per_token == 12 * 2 * 2 * 256
     assert hybrid.bytes_per_state == kv_shape("Qwen3-Next-80B-A3B").bytes_per_state
-    # So a block has to have twice as many tokens to hold a state.
+    # Tokens are half as large, but states are not. So a block that holds a state needs twice as many
+    # tokens.
     assert [g.block_tokens for g in hybrid.groups().groups] == [1072] * 4
 
 
@@ -144,7 +146,8 @@ def test_layers_that_are_all_alike_are_one_group() -> None:
         groups = shape.groups(16)
         assert len(groups.groups) == 1
         assert groups.block_bytes == 16 * shape.bytes_per_token == groups.groups[0].used_bytes
-    # Full attention of two widths also shares block ids, because every layer reads every block.
+    # Layers of full attention with different widths are one group, because every layer reads every
+    # block.
     both = KvShape("both", (attention(3, 8, 128), latent(2, 512, 64)))
     assert layout(both.groups(32)) == [("full", 5, 32)]
     assert both.groups(32).block_bytes == 32 * (3 * 2 * 8 * 128 * 2 + 2 * 576 * 2)
@@ -152,7 +155,7 @@ def test_layers_that_are_all_alike_are_one_group() -> None:
 
 def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
     groups = kv_shape("Gemma-3-27B").groups(16)
-    # 52 layers in six groups of at most 10: four of 9 and two of 8.
+    # The 52 window layers are divided into six groups of at most 10: four of 9 and two of 8.
     assert layout(groups) == [
         ("full", 10, 16),
         *[("sliding 1,024", 9, 16)] * 4,
@@ -169,8 +172,8 @@ def test_groups_have_equally_many_layers_and_the_last_ones_are_padded() -> None:
 
 @pytest.mark.parametrize(
     ("full", "sliding", "sizes"),
-    # The group size is that of the larger kind if it is below 1.5 times the smaller kind; otherwise it
-    # is that of the smaller kind.
+    # Layers are divided into groups of equal size. The size is the larger one of the two numbers of
+    # layers if it is below 1.5 times the smaller one. Otherwise it is the smaller one.
     [
         (10, 14, [10, 14]),
         (10, 15, [10, 8, 7]),
@@ -188,10 +191,12 @@ def test_kinds_of_nearly_equal_numbers_share_a_size(full: int, sliding: int, siz
 
 def test_layers_that_keep_less_per_token_have_longer_blocks() -> None:
     groups = kv_shape("Gemma-4-31B").groups(16)
-    # 4 heads of 512 are half of 16 heads of 256, so a page holds 32 tokens.
+    # In full attention, 4 heads of 512 are half as large as the windows' 16 heads of 256. So its blocks
+    # have twice as many tokens.
     assert layout(groups) == [("full", 10, 32), *[("sliding 1,024", 10, 16)] * 5]
     assert all(groups.padding(group) == 0 for group in groups.groups)
-    # The ratio of the sizes is three fifths and not a divisor, so the page is padded.
+    # 3 heads are three fifths of 5 heads. That is not one part of a whole number, so the smaller block
+    # is padded.
     odd = KvShape("odd", (attention(2, 3, 64), attention(2, 5, 64, window=128))).groups(16)
     assert layout(odd) == [("full", 2, 16), ("sliding 128", 2, 16)]
     assert odd.padding(odd.groups[0]) == pytest.approx(0.4)
@@ -201,8 +206,8 @@ def test_layers_that_keep_less_per_token_have_longer_blocks() -> None:
 def test_blocks_grow_until_they_hold_a_state() -> None:
     shape = kv_shape("Qwen3-Next-80B-A3B")
     groups = shape.groups(16)
-    # A state takes 1,097,728 bytes, and a token takes 2,048 in a layer. So a block has 536 tokens,
-    # rounded up to a multiple of 16.
+    # A state takes 1,097,728 bytes, and a token takes 2,048 bytes in a layer. So a block has 536
+    # tokens, rounded up to a multiple of 16.
     state = 3 * 8192 * 2 + 32 * 128 * 128 * 2
     assert state == 1_097_728
     assert 33 * 16 * 2048 < state <= 34 * 16 * 2048
@@ -211,7 +216,8 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
     assert groups.padding(groups.groups[1]) == pytest.approx(1 - state / (544 * 2048))
     assert shape.groups(400).groups[0].block_tokens == 800
     assert shape.groups(1024).groups[0].block_tokens == 1024
-    # A longer block is not shortened. States alone make pages of their own size.
+    # If the caller's blocks are long enough for a state, they keep their length. If all layers have
+    # states, a block has exactly the size of a state.
     pure = KvShape("pure", (mamba1(4, inner=8, state=2),))
     assert pure.groups(16).block_bytes == 4 * (3 * 8 + 8 * 2) * 2
     two = KvShape("two", (mamba1(4, inner=8, state=2), short_convolution(4, channels=8, kernel=3)))
@@ -220,8 +226,8 @@ def test_blocks_grow_until_they_hold_a_state() -> None:
 
 
 def held(kind: str, span: int, block: int, tokens: int, chunk: int) -> int:
-    """Returns the maximum number of blocks in any step of at most ``chunk`` tokens, counted step by
-    step. Counts the blocks that the step reads and writes.
+    """Counts step by step how many blocks a request holds if each step computes at most ``chunk``
+    tokens. Returns the largest number of blocks that a step reads or writes.
     """
 
     def first(position: int) -> int:
@@ -256,7 +262,7 @@ def test_a_request_takes_what_its_steps_read_and_write(kind: Any, span: int, blo
     for chunk in (1, 2, 5, 8, 30):
         for tokens in range(60):
             assert group.blocks(tokens, chunk) == held(kind, span, block, tokens, chunk), (tokens, chunk)
-        # If the number of blocks is bounded, more tokens do not change it.
+        # Except in full attention, the number of blocks is bounded, so more tokens do not change it.
         assert kind == "full" or group.blocks(10**6, chunk) == group.blocks(10**3, chunk)
     assert group.blocks(60) == -(-60 // block) or kind == "state"
 
@@ -292,8 +298,8 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
     )
     unit = groups.block_tokens
     manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
-    # The first step is shorter than the others, as in a batch with requests that decode. The last
-    # tokens are decoded.
+    # The first step is shorter than the others, as if other requests decoded in the same batch. The
+    # last tokens are decoded.
     manager.admit("x", range(longest), allocate_tokens=0)
     ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
     for end in ends:
@@ -305,13 +311,13 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
 
 def test_windows_and_states_make_room_for_more_requests() -> None:
     gemma = kv_shape("Gemma-3-27B").groups(16)
-    # 32,000 tokens need 2,000 blocks, and 64 + 1 of each window. While a chunk of 8,192 tokens is
-    # computed, they need 512 more.
+    # 32,000 tokens need 2,000 blocks of full attention, and 64 + 1 blocks of each window. While a chunk
+    # of 8,192 tokens is computed, each window needs 512 more.
     assert gemma.request_blocks(32_000, 1) == [2000, 65, 65, 65, 65, 65, 65]
     assert gemma.request_blocks(32_000) == gemma.request_blocks(32_000, 8192) == [2000, *[577] * 6]
     assert gemma.request_bytes(32_000) == (2000 + 6 * 577) * gemma.block_bytes
     assert gemma.blocks_in(60) == 60 * 2**30 // (10 * 16 * 8192) == 49_152
-    # One request computes its prompt while the others decode.
+    # While one request computes its prompt, the others decode.
     assert gemma.requests_in(49_152, 32_000, 1) == 49_152 // 2390 == 20
     assert gemma.requests_in(49_152, 32_000) == 1 + (49_152 - 5462) // 2390 == 19
     assert gemma.requests_in(5462, 32_000) == 1
@@ -334,7 +340,7 @@ def test_blocks_scale_with_tokens_and_memory() -> None:
     assert llama.bytes_per_block(512) == 64 * 2**20
     assert llama.blocks_in(60, 16) == 30 * 1024
     assert llama.blocks_in(60, 512) == 960
-    # Only whole blocks count.
+    # A block that does not fit completely does not count.
     assert llama.blocks_in(2 / 1024, 16) == 1
     assert llama.blocks_in(1.999 / 1024, 16) == 0
     assert llama.blocks_in(0, 16) == 0
@@ -351,18 +357,19 @@ def test_dtypes(dtype: str | None, dtype_bytes: int) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "token_bytes"),
     [
-        # 4 bits per element, and an fp8 scale for each 16 elements.
+        # An element has 4 bits, and each 16 elements have a scale in fp8.
         ("Llama-3.1-8B", "nvfp4", 32 * 2 * 8 * (128 // 2 + 128 // 16)),
         ("Gemma-3-27B", "NVFP4", 62 * 2 * 16 * (128 // 2 + 128 // 16)),
-        # 4 bytes of scale and zero point per vector.
+        # Each vector has 4 bytes for its scale and its zero point.
         ("Llama-3.1-8B", "int4", 32 * 2 * 8 * (128 // 2 + 4)),
         ("Llama-3.1-8B", "int4_per_token_head", 32 * 2 * 8 * (128 // 2 + 4)),
         ("Llama-3.1-8B", "int8_per_token_head", 32 * 2 * 8 * (128 + 4)),
         ("Llama-3.1-8B", "fp8_per_token_head", 32 * 2 * 8 * (128 + 4)),
-        # vLLM stores two scales for MLA's single vector.
+        # MLA has a single vector per token, for which vLLM stores two scales.
         ("DeepSeek-V3", "fp8_per_token_head", 61 * (576 + 2 * 4)),
         ("DeepSeek-V3", "fp8", 61 * 576),
-        # The index of sparse attention is fp8 with a scale, whatever the format of the cache is.
+        # The index of sparse attention has fp8 elements and a scale, whatever the format of the cache
+        # is.
         ("DeepSeek-V3.2", "fp8", 61 * (576 + 132)),
         ("DeepSeek-V3.2", "fp8_ds_mla", 61 * (512 + 4 * 4 + 64 * 2 + 132)),
         ("DeepSeek-V3.2", "nvfp4_ds_mla", 61 * (512 // 2 + 512 // 16 + 64 + 132)),
@@ -371,7 +378,7 @@ def test_dtypes(dtype: str | None, dtype_bytes: int) -> None:
 def test_formats_with_scales_in_the_cache(name: str, dtype: str, token_bytes: int) -> None:
     shape = kv_shape(name, dtype)
     assert shape.bytes_per_token == token_bytes
-    # Groups, blocks and requests use the format, too. A state has its own dtype.
+    # The format also applies to groups, blocks and requests. States have a dtype of their own.
     assert shape.groups(16).block_bytes % 16 == 0
     assert sum(group.used_bytes // group.block_tokens for group in shape.groups(16).groups) == token_bytes
     assert shape.with_dtype("bf16") == kv_shape(name)

@@ -1,5 +1,5 @@
-"""The names that the stubs list for an argument or result are exactly those that the binary accepts or
-returns.
+"""The stubs list names for some arguments and results. The binary accepts or returns exactly these
+names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUST = Path(kvpool.__file__).parents[2] / "rust"
 
 
 def literals(stub: str) -> dict[str, list[str]]:
-    """Returns the aliases of a stub that are only a Literal."""
+    """Returns the names in each Literal that a stub defines."""
     found = {}
     for node in ast.parse((CORE / stub).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Subscript):
@@ -35,7 +35,7 @@ def literals(stub: str) -> dict[str, list[str]]:
 
 ALIASES = literals("__init__.pyi")
 
-#: Lists of names that kvpool itself provides.
+#: Functions of kvpool that return the names of a Literal.
 LISTS: dict[str, Callable[[], list[Any]]] = {
     "HashAlgorithm": hashing.hash_algorithms,
     "VerifyMode": hashing.verify_modes,
@@ -48,7 +48,7 @@ REFERENCES = kvpool.sizing.References(TRACE)
 JOURNALED = kvpool.BlockPool(8, journal=journal.Journal(ring_bytes=1 << 18))
 IMAGE = JOURNALED.journal.image() or b""
 
-#: Calls that accept a name, and whose error lists the accepted names.
+#: Calls that accept a name of a Literal, and whose error lists all accepted names.
 CALLS: dict[str, Callable[[Any], object]] = {
     "Duplicates": lambda name: kvpool.BlockPool(8, duplicates=name),
     "ExpiredAs": lambda name: kvpool.Retention(50, ttl=1.0, then=name),
@@ -58,7 +58,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "ExportLanguage": lambda name: journal.export_journal(IMAGE, name),
 }
 
-#: Sources of names that are only returned: a Rust file, and the text before the first name.
+#: Where to find names that are only returned: a Rust file, and the text before the first name.
 GIVEN = {
     "BlockState": ("kvpool/src/block.rs", "fn name("),
     "RequestState": ("kvpool/src/manager/id.rs", "fn name("),

@@ -1,5 +1,5 @@
-"""Code that reads block tables skips null entries (block 0): swaps, copies, events, snapshots, headers
-of slots.
+"""If a block table has null entries (block 0), code that reads the table skips them: swaps, copies,
+events, snapshots, headers of slots.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ KINDS: dict[str, list[kvpool.GroupSpec] | None] = {
 
 
 class Requests:
-    """Requests that grow in chunks, and that release the blocks that their windows, chunks or trims do
-    not need.
+    """Makes requests that are computed in chunks. They release the blocks that their windows, chunks or
+    trims do not need.
     """
 
     def __init__(self, kind: str, seed: int) -> None:
@@ -43,7 +43,7 @@ class Requests:
         return [self.manager.block_ids(name, group=group) for group in range(len(self.manager.groups) or 1)]
 
     def run(self, name: str) -> list[list[int]]:
-        """Runs a request until its prompt is computed. Returns its tables."""
+        """Runs a request until its prompt is computed. Returns the tables of its groups."""
         prompt = [*range(8), *[self.draw.randrange(3)] * self.draw.randrange(4, 30)]
         computed = self.manager.admit(name, prompt).cached_tokens
         while computed < len(prompt):
@@ -73,7 +73,7 @@ def test_no_plan_and_no_event_names_the_null_block(kind: str, seed: int) -> None
         swap = manager.swaps.begin_in([name])
         pairs += manager.take_plan().transfers
         manager.swaps.complete(swap)
-        # The swap has not allocated blocks for entries that the request had released.
+        # Where a table had a null entry before the swap, it has one afterwards, too.
         assert [[block == 0 for block in table] for table in requests.tables(name)] == [
             [block == 0 for block in table] for table in before
         ]

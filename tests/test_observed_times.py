@@ -1,4 +1,6 @@
-"""observe_time refuses invalid times and times before the latest one, with and without metrics."""
+"""Tests observe_time with and without metrics. It refuses invalid times, and times before the latest
+one.
+"""
 
 from __future__ import annotations
 

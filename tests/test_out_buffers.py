@@ -1,5 +1,5 @@
-"""Tests every call with ``out=`` with buffers of every length. If a buffer is too short, the call is
-refused before anything changes.
+"""Tests buffers of every length for every call with the argument ``out``. If a buffer is too short, the
+call is refused before anything changes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 FILL = -7
 IDS = ["old", "a", "b", "c"]
-#: Groups. The first group, whose table ``admit`` writes, is of every kind in turn.
+#: Configurations of groups. ``admit`` writes the table of the first group, which is of a different kind
+#: in each.
 GROUPS: dict[str, list[GroupSpec] | None] = {
     "none": None,
     "full": [GroupSpec("full", 4), GroupSpec("sliding", 4, window=6)],
@@ -66,9 +67,9 @@ def driven(
     state: Callable[[Any], object] = state_of,
     columns: int = 1,
 ) -> Iterator[tuple[Any, object, list[list[int]]]]:
-    """Makes calls with larger and larger buffers. Refused calls must change nothing.
+    """Makes the same call with longer and longer buffers. A call that is refused must change nothing.
 
-    Yields the results of the calls that succeed: the subject, the return value, and the content of each
+    For each call that succeeds, yields the object it was made on, its result, and the content of each
     column of the buffer.
     """
     for room in range(needed + 4):
@@ -102,7 +103,7 @@ def check_admissions(groups: list[GroupSpec] | None, prompt: Sequence[int], sett
         assert manager.block_ids("a") == table
 
 
-#: Prompts with a hit of all blocks, of some, inside a block, and of none.
+#: Prompts of which all blocks are cached, or some, or none. The hit of "some" ends inside a block.
 PROMPTS = {"all": range(23), "some": [*range(14), *range(50, 60)], "none": range(70, 81)}
 
 
@@ -127,13 +128,13 @@ def test_a_refused_buffer_leaves_no_entry_in_a_journal() -> None:
     assert admitted([0, 1, 2, 4]) == admitted([4])
 
 
-#: Requests, tokens, offsets and settings of a step.
+#: A step: request ids, tokens, offsets and the other arguments.
 Step = tuple[list[str], list[int], "list[int] | None", dict[str, Any]]
 
 
 def decoding(manager: kvpool.CacheManager) -> Step:
-    """Prepares requests at the end of a block and inside one, forks that share their last block, and
-    drafts.
+    """Prepares a step that decodes: a request at the end of a block, one inside a block, forks that
+    share their last block, and slots for drafts.
     """
     manager.admit("a", range(100, 116))
     manager.commit("a", 16)
@@ -144,15 +145,15 @@ def decoding(manager: kvpool.CacheManager) -> Step:
 
 
 def chunks(manager: kvpool.CacheManager) -> Step:
-    """Prepares a chunk of a prompt, and a request that decodes. The commit of the chunk releases the
-    blocks before a window.
+    """Prepares a step with a chunk of a prompt and a request that decodes. The commit releases blocks
+    that a window does not need.
     """
     manager.admit("a", range(100, 140), allocate_tokens=12)
     return ["a", "old"], [5], [0, 0, 1], {"computed": [12, 23], "covered": [30, 24]}
 
 
 def nothing(manager: kvpool.CacheManager) -> Step:
-    """Prepares tokens that already have slots."""
+    """Prepares a step whose tokens already have slots, so that it allocates nothing."""
     manager.extend("old", 32)
     manager.take_plan()
     return ["old"], [1, 2, 3], [0, 3], {"computed": [25]}

@@ -1,5 +1,5 @@
-"""Tests objects that own threads. A forked child refuses their calls without damage, and a process with
-such objects can end.
+"""Tests objects that own threads. In a forked child, their calls are refused and damage nothing. A
+process that has such objects can end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests import owners
 from tests.owners import OWNERS, Owner
 
 ROOT = Path(__file__).parents[1]
-#: Sources whose threads end with the call that starts them, and one whose threads a test of its crate
-#: starts.
+#: Two sources that start threads but have no owner here. The threads of one end with the call that
+#: starts them. The threads of the other are started by a test of its crate.
 BOUNDED = {"rust/kvpool-transfer/src/cpu.rs", "rust/kvpool-transfer/src/engine/flights.rs"}
 STARTED = re.compile(
     r"threading\.Thread\(|thread::spawn\(|Builder::new\(\)\s*(\.name\([^)]*\)+\s*)?\.?(spawn|;)"
@@ -41,10 +41,11 @@ def test_the_table_has_every_owner_of_threads() -> None:
 
 
 def in_a_child(work: Any) -> str:
-    """Returns the output of a forked child."""
+    """Runs a function in a forked child. Returns its output."""
     read, write = os.pipe()
     with warnings.catch_warnings():
-        # The process has threads on purpose, so ignore the warning about forking with threads.
+        # Ignore the warning about a fork while there are threads, because the test does that on
+        # purpose.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -78,7 +79,6 @@ def test_a_forked_child_refuses_every_call(name: str, tmp_path: Path) -> None:
         for call in owner.calls.values():
             answer = in_a_child(lambda call=call: outcome(call, made))
             assert answer in ("ClosedError", "JournalFileError"), answer
-        # The parent's object continues to work.
         for call in owner.calls.values():
             call(made)
     finally:
@@ -90,8 +90,8 @@ def test_a_forked_child_refuses_every_call(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OWNERS)
 def test_a_forked_child_drops_it_without_harm(name: str, tmp_path: Path) -> None:
     owner: Owner = OWNERS[name]
-    # The child's collector only checks objects that are created after this line, because a scan of
-    # pytest's objects takes half a second.
+    # Exclude pytest's objects from later garbage collections in the child, because a scan of them takes
+    # half a second.
     gc.freeze()
     held = [owner.make(tmp_path)]
 

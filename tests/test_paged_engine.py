@@ -1,4 +1,4 @@
-"""Tests the example engine: its check, the guarantees about blocks and bits, and the command line."""
+"""Tests the example engine: its check of equal bits, its guarantees about blocks, and its command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-# The examples are not part of the package, so they are run from the repository's root.
+# Add the repository's root to the path, because the examples are not part of the package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.paged_engine import check
@@ -56,7 +56,7 @@ TINY = ModelConfig(
     max_positions=256,
     end_tokens=(256,),
 )
-#: A pool that is too small for the load below: sequences of up to 5 blocks of 8.
+#: A pool that is too small for the prompts below, whose sequences have up to 5 blocks of 8 tokens.
 TIGHT = EngineConfig(blocks=12, block_size=8, host_blocks=64, watermark=0.0, poison=True)
 ROOMY = dataclasses.replace(TIGHT, blocks=500)
 Outputs = dict[tuple[int, int], list[int]]
@@ -90,12 +90,9 @@ def collect(events: Iterable[TokenEvent]) -> tuple[Outputs, dict[tuple[int, int,
     return dict(outputs), logits
 
 
-# --- The check ---
-
-
 @pytest.fixture
 def _small_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replaces the command line's default model by a smaller one. `make engine-check` runs the default
+    """Makes the command line use a smaller model by default. `make engine-check` runs the usual default
     model.
     """
     small = dataclasses.replace(TINY, vocab_size=96, end_tokens=(95,), max_positions=2048)
@@ -127,14 +124,14 @@ def test_the_check_finds_a_difference(
     step = Engine.step
 
     def scribbling(engine: Engine) -> list[TokenEvent]:
-        """In one running sequence, changes one value of its KV by a thousandth."""
+        """Changes one value in the KV of a running sequence by a thousandth, once."""
         if engine.config.preempt == "recompute" and engine.stats().steps == 3:
             block = engine.scheduler.running[0].tables[0][0]
             engine.kv.pages[0][1, block, 0, 0, 0] += 0.001
         return step(engine)
 
     monkeypatch.setattr(Engine, "step", scribbling)
-    # The first mode is the reference of the others. The test above runs all modes.
+    # Run only the first mode, which is the reference, and two others. The test above runs all modes.
     modes = {mode.name: mode for mode in check._MODES}
     monkeypatch.setattr(check, "_MODES", [modes[name] for name in ("uncached", "swap", "recompute")])
     assert main(["--check", "--check-prompts", "12"]) == 1
@@ -142,12 +139,8 @@ def test_the_check_finds_a_difference(
     differing = {line.split("  ")[0] for line in lines if line.rstrip().endswith(" no")}
     assert differing == {"recompute"}
     assert any(re.match(r"recompute: request \d+, sample \d, position \d+: logits ", line) for line in lines)
-    # The whole table fits into a terminal of 80 columns.
     assert max(map(len, lines)) <= 80
     assert not any("…" in line for line in lines)
-
-
-# --- The model ---
 
 
 def test_the_model_computes_what_a_textbook_says(model: Llama) -> None:
@@ -170,9 +163,6 @@ def test_kernels_that_mind_the_place_of_a_row_are_found_out(monkeypatch: pytest.
     monkeypatch.setattr(Llama, "_norm", placed)
     assert not llama.choose_tile()
     assert llama.tile == TILES[-1] == 1
-
-
-# --- The engine ---
 
 
 def test_greedy_samples_are_alike_and_repeat(model: Llama) -> None:
@@ -211,13 +201,13 @@ def test_tokens_stream_in_order_and_samples_side_by_side(model: Llama) -> None:
         assert [event.position for event in own] == list(range(start, start + len(own)))
         assert [event.finished is not None for event in own] == [False] * (len(own) - 1) + [True]
         assert own[-1].finished == ("end" if own[-1].token in TINY.end_tokens else "length")
-    # The first request is still running when the second one starts, and samples of one request take
+    # The second request starts while the first one is still running. The samples of a request take
     # turns.
     first_of = {key: events.index(own[0]) for key, own in by_sample.items()}
     last_of = {key: events.index(own[-1]) for key, own in by_sample.items()}
     assert first_of[0, 1] < last_of[0, 0]
     assert first_of[1, 0] < last_of[0, 1]
-    # The oldest sample comes first.
+    # The oldest sample gets its first token before all others.
     assert sorted(first_of, key=first_of.__getitem__)[0] == (0, 0)
 
 
@@ -236,16 +226,14 @@ def test_a_prompt_is_computed_once(model: Llama) -> None:
             engine.submit(list(range(40)), Sampling(n=4, max_tokens=2))
             assert len(collect(engine.run())[0]) == 4
         stats = engine.stats()
-    # The second time, all but the last block are hits, because the last token is always computed.
+    # When the prompt is repeated, all its blocks but the last are hits. The last token is always
+    # computed.
     assert (stats.prompt_tokens, stats.hit_tokens, stats.prefill_tokens) == (80, 32, 48)
     assert stats.hit_rate == 0.4
 
 
-# --- Aborts ---
-
-
 def states(engine: Engine, request: Request) -> set[str]:
-    """Returns the states of a request's sequences."""
+    """Returns the manager's states of a request's samples."""
     found = set()
     for sequence in request.sequences:
         if sequence.key not in engine.manager:
@@ -334,9 +322,6 @@ def test_a_swap_that_fails_becomes_a_recompute(model: Llama, monkeypatch: pytest
         assert_all_blocks_are_back(engine)
 
 
-# --- Refusals ---
-
-
 def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
     with Engine(model, TIGHT) as engine:
         room = 12 * 8
@@ -348,7 +333,7 @@ def test_what_can_never_fit_is_refused_up_front(model: Llama) -> None:
             with pytest.raises(ValueError, match=words):
                 engine.submit(prompt, Sampling())
         assert not engine.scheduler.busy
-        # A request of exactly the maximum size runs together with others.
+        # A request of exactly the largest accepted size runs, together with others.
         engine.submit([1] * 60, Sampling(n=2, max_tokens=room - 60 + 1, temperature=0.0))
         submit_all(engine)
         outputs, _ = collect(engine.run())
@@ -378,11 +363,7 @@ def test_draws_follow_the_distribution() -> None:
     torch.testing.assert_close(counts / 2000, expected, atol=0.03, rtol=0)
 
 
-# --- Checkpoints ---
-
-
 def save_checkpoint(directory: Path, config: ModelConfig, weights: Weights, **changes: Any) -> None:
-    """Writes weights in Hugging Face's format, in two files."""
     queries, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     tensors = {"model.embed_tokens.weight": weights.embedding, "model.norm.weight": weights.norm}
     if not changes.get("tie_word_embeddings"):
@@ -492,9 +473,6 @@ def test_a_broken_checkpoint_is_refused(model: Llama, tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-# --- The command line ---
-
-
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main([*arguments, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -525,7 +503,7 @@ def test_prompts_on_the_command_line(
         (request, sample) for request in range(2) for sample in range(3)
     ]
     assert json_of(capsys, *small, "--seed", "7")["samples"] != swapped["samples"]
-    # Without --json, each sample is on a separate line under its prompt.
+    # Without --json, each prompt is printed with its samples below it, one line each.
     assert main(small) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one two three four"

@@ -1,4 +1,4 @@
-"""``tools/plain.py`` finds the patterns of its rules in prose, and nowhere else."""
+"""``tools/plain.py`` finds the patterns of its rules in prose, and does not look for them elsewhere."""
 
 import importlib.util
 import sys

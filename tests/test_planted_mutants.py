@@ -1,6 +1,4 @@
-"""Tests tools/plant.py and race.py: the mutants that they plant, and their conclusions. No test builds
-anything.
-"""
+"""Tests tools/plant.py and race.py: which mutants they plant, and their conclusions. Nothing is built."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def test_checks_and_what_cannot_change_at_run_time_stay(head: str) -> None:
 
 
 def off(text: str) -> str:
-    """Returns the effect of a planted text without an enabled mutant: the original text, without
-    parentheses.
-    """
+    """Removes all mutants from a planted text. The result is the original text, without parentheses."""
     chosen = re.compile(
         r"\(if crate::mutant\(\d+\) \{ (?:(?!crate::mutant).)*? \} else \{ ((?:(?!crate::mutant).)*?) \}\)"
     )

@@ -1,5 +1,5 @@
-"""The ports of examples/ports: each gives the same answers as the plain manager of its shape, and no
-request reads foreign KV.
+"""Tests examples/ports. Each port gives the same answers as the plain manager that it replaces, and no
+request reads the KV of another one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import kvpool
 
-# The examples are not part of the package, so they are run from the repository's root.
+# Add the repository's root to the path, because the examples are not part of the package.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.ports import (
@@ -48,14 +48,14 @@ MODULES = [
     disaggregated,
     beams,
 ]
-# One example is a whole workload.
+# Fewer examples than usual, because one example is a whole workload.
 FEW = settings(max_examples=max(settings().max_examples // 3, 1))
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """Prompts of a few different tokens, so that they share much, on a pool with room for little more
-    than one request.
+    """Prompts of two different tokens, which therefore share long prefixes. The pool has room for
+    little more than one request.
     """
 
     block_size: int
@@ -64,8 +64,8 @@ class Workload:
     spare: int
 
     def blocks(self, copies: int = 1, more_tokens: int = 0) -> int:
-        """Returns the number of blocks of the pool: ``copies`` of the longest request, the null block,
-        and spare blocks.
+        """Returns a number of blocks for the pool: room for ``copies`` of the longest request, the null
+        block, and some spare blocks.
         """
         longest = max(map(len, self.prompts)) + self.new_tokens + more_tokens
         return 1 + copies * (1 + -(-longest // self.block_size)) + self.spare
@@ -93,11 +93,8 @@ def test_each_runs_and_prints_what_it_did(module: ModuleType, capsys: pytest.Cap
     assert ("holds other KV" in printed) == (module is in_flight), "only what shows a missing fence"
 
 
-# --- Plain managers and ports ---
-
-
-#: How the plain manager and the port's manager are created, and the function that serves requests with
-#: either.
+#: Functions that make the plain manager and the port's manager, and the function that serves requests
+#: with either of them.
 PORTS: list[tuple[Any, Any, Any]] = [
     (sequence_manager.PlainBlockManager, sequence_manager.BlockManager, sequence_manager.serve),
     (ids_and_trie.PlainIdsAndTrie, ids_and_trie.IdsAndTrie, ids_and_trie.serve),
@@ -156,9 +153,6 @@ def test_the_block_space_returns_never() -> None:
     assert block_space.BlockSpaceManager(8, 4, 8).can_allocate(group) == "never"
 
 
-# --- Own schedulers ---
-
-
 @FEW
 @given(WORKLOADS, st.integers(0, 4), st.sampled_from([1, 3, 8, 1000]))
 def test_chunks_and_drafts_change_no_answer(workload: Workload, drafts: int, budget: int) -> None:
@@ -190,7 +184,7 @@ def test_all_computed_blocks_of_a_finished_request_are_cached(new_tokens: int, d
 
 
 class StepRecord(Memory):
-    """Memory that records the first computed token of each row of the last step."""
+    """Memory that records where each row of the last step began to compute."""
 
     starts: list[int]
 
@@ -201,7 +195,7 @@ class StepRecord(Memory):
 
 
 def test_a_preempted_request_resumes_with_the_tokens_of_its_last_step() -> None:
-    # The pool has 8 usable blocks: exactly the two prompts. The second step needs two more.
+    # The pool has 8 usable blocks, which the two prompts fill. The second step needs two more.
     manager, memory = kvpool.CacheManager(9, 4), StepRecord(9, 4)
     scheduler = native.Scheduler(manager, memory, budget=1000)
     scheduler.submit(0, [0] * 16, 4)
@@ -213,7 +207,7 @@ def test_a_preempted_request_resumes_with_the_tokens_of_its_last_step() -> None:
     while 0 not in scheduler.done:
         scheduler.step()
     scheduler.step()
-    # Request 0 took one of the four cached blocks of request 1.
+    # Request 0 took one of the four cached blocks of request 1, so request 1 begins at token 12.
     assert memory.starts == [12]
 
 
@@ -288,9 +282,6 @@ def test_beams_are_those_of_plain_lists(workload: Workload, width: int) -> None:
     assert manager.num_available == blocks - 1
 
 
-# --- The memory ---
-
-
 def test_the_memory_finds_what_is_wrong() -> None:
     ours, table = Memory(8, 4), [1, 2]
     ours.write(table, [1, 2, 3, 4, 5], 0)
@@ -311,8 +302,6 @@ def test_the_memory_finds_what_is_wrong() -> None:
     with pytest.raises(WrongKVError):
         ours.read([2, 1], [1, 2, 3, 4, 5])
 
-
-# --- The docs ---
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "porting.md"
 

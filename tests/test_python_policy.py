@@ -1,5 +1,5 @@
-"""Eviction policies written in Python: a correct one behaves like the same policy in Rust, and a broken
-one does not damage the pool.
+"""Tests eviction policies in Python. A correct policy behaves like the same policy in Rust, and a
+broken one does no damage to the pool.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HASHER = kvpool.BlockHasher(block_size=1)
 
 
 class Lru(kvpool.policies.Policy):
-    """Least recently used, with every method."""
+    """An LRU policy that defines every method."""
 
     def __init__(self) -> None:
         self.order: OrderedDict[int, None] = OrderedDict()
@@ -55,7 +55,7 @@ class Lru(kvpool.policies.Policy):
 
 
 class ShortLru(kvpool.policies.Policy):
-    """LRU that defines only the required methods and ``hit``."""
+    """An LRU policy that defines only the required methods and ``hit``."""
 
     def __init__(self) -> None:
         self.order: dict[int, None] = {}
@@ -74,7 +74,7 @@ class ShortLru(kvpool.policies.Policy):
 
 
 class Recorder(Lru):
-    """LRU that records its calls."""
+    """An LRU policy that records the calls of its methods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Recorder(Lru):
 
 
 class Broken(Lru):
-    """LRU whose nth call fails, in one of several ways."""
+    """An LRU policy. One call of one of its methods, the nth, fails in one of several ways."""
 
     def __init__(self, method: str, nth: int, wrong: Callable[[Broken], Any]) -> None:
         super().__init__()
@@ -155,8 +155,8 @@ METHODS = ["admit", "hit", "release", "pop", "unpop", "evicted", "forget", "clea
 ANSWERS: dict[str, Callable[[Broken], Any]] = {
     "an exception": fail,
     "None": lambda _: None,
-    # The block must not have been released again since it was given, because giving it then would be a
-    # different order and no error.
+    # Choose a block that was not released again since it was given. Otherwise giving it again would be
+    # valid.
     "a block twice": lambda policy: next(
         (one for one in reversed(policy.given) if one not in policy.order), 0
     ),
@@ -173,8 +173,8 @@ ANSWERS: dict[str, Callable[[Broken], Any]] = {
 
 
 class Machine(RuleBasedStateMachine):
-    """Runs chains under pressure on pools that differ only in their policy. Compares the other pools
-    with the first one.
+    """Stores and releases random prompts on small pools that differ only in their policy. Compares each
+    pool with the first one.
     """
 
     pools: list[kvpool.BlockPool]
@@ -218,9 +218,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=st.lists(st.integers(1, 5), max_size=3))
     def drop(self, ids: list[int]) -> None:
-        # A parent may be dropped by id while its child is held, then cached again, and released before
-        # the child. In that case the built-in "lru", which does not know parents, evicts the parent
-        # first, but a policy in a closed order does not. So the test leaves such blocks out.
+        # Do not drop a block by id if a running request also holds the block after it. Otherwise the
+        # dropped block could be cached again and released before its child. Then "lru" would evict it
+        # first, because "lru" does not know parents, but a closed order would not.
         parents = {block for table in self.tables for block in table[:-1]}
         ids = [block for block in ids if block < self.pools[0].num_blocks and block not in parents]
         self.each(lambda pool: pool.drop_cached(ids))
@@ -258,8 +258,8 @@ TestGood = GoodMachine.TestCase
 
 
 class BrokenMachine(Machine):
-    """Tests a policy that is LRU until it breaks. Afterwards the pool uses the built-in order, without
-    a difference.
+    """Tests an LRU policy that breaks. Afterwards the pool uses its built-in LRU, so its results do not
+    differ from those of "lru".
     """
 
     @initialize(
@@ -307,8 +307,8 @@ TestBroken = BrokenMachine.TestCase
 
 
 def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> None:
-    """The fourth pop returned a block that had been released again in the meantime. This is a valid
-    answer of a policy with another order.
+    """The fourth pop gives a block that was released again since it was given before. That is a valid
+    answer of another order.
     """
     machine = BrokenMachine()
     machine.start(usable=5, method="pop", nth=3, answer="a block twice", retention=False)
@@ -321,8 +321,8 @@ def test_a_block_is_given_twice_only_if_it_was_not_cached_again_in_between() -> 
 
 
 class ArbitraryMachine(Machine):
-    """Tests a policy with random answers: every available block can be allocated, and held blocks
-    cannot.
+    """Tests a policy that gives random blocks. Every available block can be allocated, and no block
+    with references is given.
     """
 
     @initialize(usable=st.integers(2, 9), answers=st.lists(st.integers(0, 10), max_size=40))
@@ -350,9 +350,6 @@ class ArbitraryMachine(Machine):
 
 
 TestArbitrary = ArbitraryMachine.TestCase
-
-
-# --- Named cases ---
 
 
 def fill(pool: kvpool.BlockPool, *prompts: list[int]) -> list[list[int]]:
@@ -432,8 +429,8 @@ def test_an_exception_in_any_method(method: str) -> None:
     with pytest.warns(RuntimeWarning, match=rf"{method}\(\) gave ZeroDivisionError: a bug"):  # noqa: PT031
         first, _ = fill(pool, [1, 2], [3])
         held = pool.match_and_acquire(HASHER.cursor([1, 2, 9]).chain())
-        # The head of the chain is released first, so it would be the next victim. It has to wait until
-        # its tail is evicted, and is given back to the policy then.
+        # The first block is released before the block after it, so it would be evicted first. It has to
+        # wait until that block is evicted. Then the pool returns it to the policy (``unpop``).
         pool.release(held[:1])
         pool.release(held[1:])
         pool.allocate(3)
@@ -457,13 +454,13 @@ def test_a_warning_that_is_an_error_does_not_cost_the_allocation() -> None:
 EXITS = [KeyboardInterrupt, SystemExit]
 
 
-# If a head waits for its tail, the pool gives it back to the policy. The calls of these methods give
-# nothing back.
+# The test leaves out ``unpop``, the method by which the pool returns a block to the policy. Its calls
+# cause no ``unpop``.
 @pytest.mark.parametrize("method", [method for method in METHODS if method != "unpop"])
 @pytest.mark.parametrize("exit_", EXITS)
 def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException], method: str) -> None:
-    """The call itself raises the interrupt, with any warning filters and in any thread. Afterwards the
-    pool is still valid.
+    """The interrupt is raised by the call that called the policy, with any warning filters and in any
+    thread. The pool remains valid.
     """
 
     def interrupt(_policy: Broken) -> None:
@@ -483,14 +480,15 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
 
     def raised() -> BaseException | None:
         manager = kvpool.CacheManager(11, 1, eviction=Broken(method, 0, interrupt))
-        # The warning filters belong to the process, and this is a separate thread.
+        # Do not change warning filters here. They belong to the whole process, and this function also
+        # runs in a second thread.
         with pytest.raises(exit_, match="now") as caught:
             calls(manager)
         manager.diagnose.check_invariants()
         with pytest.raises(kvpool.errors.PolicyError, match=method) as why:
             manager.diagnose.check_policy()
         assert isinstance(why.value.__cause__, exit_)
-        # The next call is not affected: the pool uses the built-in order.
+        # Later calls work, because the pool now uses the built-in order.
         for name in ("a", "b", "c", "d"):
             if name in manager:
                 manager.release(name)
@@ -545,7 +543,7 @@ def test_an_interrupt_in_a_policys_copy_reaches_the_caller(where: str) -> None:
 
 
 class Reentrant(Lru):
-    """A policy that calls its pool, or another callable, in each request for a victim."""
+    """A policy that makes another call, for example of its pool, whenever it is asked for a victim."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -585,7 +583,7 @@ def test_a_policy_that_calls_its_pool_is_refused(call: str) -> None:
 
 
 class Haunted(Lru):
-    """A policy that calls its pool when the policy is copied, and when each copy is destroyed."""
+    """A policy that calls its pool when it is copied, and when the copy is destroyed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -611,7 +609,9 @@ class Haunted(Lru):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
-    """The copy is destroyed while the pool's lock is held. In an earlier version, this blocked forever."""
+    """The copy is destroyed while the pool is locked. In an earlier version, its call of the pool
+    waited forever.
+    """
     policy = Haunted()
     pool = kvpool.BlockPool(3, 1, eviction=policy)
     fill(pool, [1], [2])
@@ -624,7 +624,9 @@ def test_a_copy_that_asks_its_pool_as_it_goes_is_refused(call: str) -> None:
 
 
 def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
-    """The garbage collector may destroy any object in a cycle during such a call."""
+    """While a policy runs, the garbage collector may destroy any object that is in a cycle. Such an
+    object must not use the pool.
+    """
     heard: list[str] = []
 
     class Cycle:
@@ -650,8 +652,8 @@ def test_what_a_collection_drops_while_a_policy_is_asked_is_refused() -> None:
 
 
 def test_a_policy_that_failed_asks_as_it_goes() -> None:
-    """Objects that are destroyed together with the policy may be destroyed in the call in which the
-    policy failed, or in the next failing call.
+    """Objects that belong to a failed policy may be destroyed in the call in which it failed, or in a
+    later call that fails.
     """
     heard: list[str] = []
 
@@ -713,8 +715,8 @@ def test_a_policy_may_use_another_pool() -> None:
 
 
 def test_threads_take_turns() -> None:
-    """Evictions, hits and reads by several threads: no thread waits forever, and the policy sees one
-    call at a time.
+    """Several threads allocate, hit and read at once. No thread waits forever, and the policy never
+    runs in two threads at once.
     """
     busy = threading.Lock()
 

@@ -1,5 +1,5 @@
-"""Tests the README: it is one page with a snippet, a picture, commands and links, and each of them
-works alone and as printed.
+"""Tests the README. It is one page with a program, a picture, commands and links. Each of these works
+alone and as printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAGE = ROOT / "README.md"
 README = PAGE.read_text(encoding="utf-8")
 BLOCKS = examples(PAGE)
-#: Commands in inline code, such as those in tables.
+#: Commands in inline code, for example in tables.
 INLINE = re.findall(r"`((?:[A-Z_]+=\S+ )?(?:kvpool|make|vllm|pip|cargo|python) [^`]+)`", README)
 COMMANDS = [line for block in BLOCKS if block.language == "sh" for line in block.code.splitlines()] + INLINE
 
@@ -47,7 +47,7 @@ def test_the_snippet_runs_alone_and_prints_what_it_says() -> None:
 def test_commands_of_kvpool_run_alone_as_printed(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands run in an empty folder, without any preparation."""
+    """The commands run in an empty folder, without other commands before them."""
     with inside(tmp_path):
         assert main(shlex.split(command, comments=True)[1:]) == 0, capsys.readouterr().err
 

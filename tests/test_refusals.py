@@ -1,9 +1,9 @@
-"""Tests calls that the state or another argument does not allow. They raise a typed error and change
-nothing.
+"""Tests calls that are refused because of the object's state or of another argument. They raise a typed
+error and change nothing.
 
-`test_wrong_arguments.py` tests the values that an argument never accepts, and
+`test_wrong_arguments.py` tests values that an argument never accepts, and
 `rust/kvpool/tests/operations/bad_input.rs` the states of pools and managers. The tests here cover
-decisions of the bindings: classes of errors, plans, batches, settings.
+decisions of the Python bindings: classes of errors, plans, batches, settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FULL, STALE, IN_USE = errors.OutOfBlocksError, errors.StaleStepError, errors.Blo
 
 
 def refused(call: Callable[[], object], error: Error, *words: object) -> kvpool.KvpoolError:
-    """Checks that the call raises exactly this error, with these words in its message."""
+    """Checks that a call raises exactly this error, and that its message contains these words."""
     with pytest.raises(error) as raised:
         call()
     assert raised.type is error
@@ -43,9 +43,9 @@ def refused(call: Callable[[], object], error: Error, *words: object) -> kvpool.
     return raised.value
 
 
-#: Calls that are refused in the initial state of the world.
+#: Calls that are refused in the initial state of the objects of rows.py.
 CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
-    # Requests that are named twice or already known.
+    # These calls name a request twice, or name a new one that is already known.
     (lambda w: w.manager.admit("run", [1]), TWICE, ('"run"',)),
     (lambda w: w.manager.admit("wait", [1]), TWICE, ('"wait"',)),
     (lambda w: w.manager.append(["run", "run"], [1, 2]), TWICE, ('"run"', "twice")),
@@ -56,7 +56,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.fork(["run"] * 2, ["fork", "wait"]), TWICE, ('"wait"',)),
     (lambda w: w.manager.fork(["run"] * 2, ["fork"] * 2), TWICE, ('"fork"', "twice")),
     (lambda w: w.step.append_ragged(["wait", "run", "wait"], [1, 2, 3]), TWICE, ('"wait"',)),
-    # Requests in another state.
+    # These calls name a request whose state does not allow the call.
     (lambda w: w.manager.commit(["run", "wait"], [10, 0]), STATE, ('"wait"', "preempted")),
     (lambda w: w.manager.truncate(["run", "wait"], [9, 9]), STATE, ('"wait"', "preempted")),
     (lambda w: w.manager.fork(["run", "wait"], ["fork", "other"]), STATE, ('"wait"', "preempted")),
@@ -68,7 +68,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.append(["moves"], [1]), STATE, ('"moves"', "moving")),
     (lambda w: w.manager.external_done("moves"), STATE, ('"moves"', "moving")),
     (lambda w: w.step.append_ragged(["run", "moves"], [1, 2]), STATE, ('"moves"', "moving")),
-    # Lists of different lengths, and empty prompts.
+    # These calls have lists of different lengths, or an empty prompt.
     (lambda w: w.manager.append(["run"], [1, 2]), VALUE, ("1 requests", "2 tokens")),
     (lambda w: w.manager.append([], [1]), VALUE, ("0 requests", "1 tokens")),
     (lambda w: w.manager.commit(["run"], [1, 2]), VALUE, ("1 requests", "2 counts")),
@@ -76,7 +76,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.fork(["run", "new"], ["fork"]), VALUE, ()),
     (lambda w: w.manager.admit("other", []), VALUE, ('"other"', "no tokens")),
     (lambda w: w.step.admit("other", w.manager.prepare([])), VALUE, ('"other"', "no tokens")),
-    # Counts that do not fit the request.
+    # These calls have a number that does not fit the request's number of tokens.
     (lambda w: w.manager.commit("run", 7), VALUE, ("10 tokens", 7)),
     (lambda w: w.manager.commit("run", 2**40), VALUE, (2**40,)),
     (lambda w: w.manager.commit(["run"], [11]), VALUE, ("10 tokens", 11)),
@@ -94,7 +94,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.swaps.begin_out([]), VALUE, ("at least one request",)),
     (lambda w: w.manager.swaps.begin_in(["run"]), STATE, ("running",)),
     (lambda w: w.hybrid.swaps.begin_out(["run"]), VALUE, ("host_blocks",)),
-    # Tickets that are not open, and calls with both kinds of fence.
+    # These calls have a ticket that is not open, or both kinds of fence.
     (lambda w: w.manager.end_fence(2**64 - 1), VALUE, (2**64 - 1,)),
     (lambda w: w.step.release("run", until=99), VALUE, (99,)),
     (lambda w: w.manager.truncate([], [], until=99), VALUE, (99,)),
@@ -106,13 +106,13 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
         VALUE,
         ("after_step", "until"),
     ),
-    # Prompts that another hasher hashed, and keys that are passed twice.
+    # These calls have a prompt that another hasher has hashed, or pass extra keys twice.
     (lambda w: w.manager.probe(kvpool.BlockHasher("blake3", 4).cursor([1])), VALUE, ()),
     (lambda w: w.manager.admit("other", kvpool.BlockHasher(block_size=8).cursor([1])), VALUE, ()),
     (lambda w: w.step.admit("other", kvpool.BlockHasher(block_size=4, seed="x").cursor([1])), VALUE, ()),
     (lambda w: w.manager.probe(w.cursor, kvpool.ExtraKeys(salt="s")), VALUE, ("extra keys",)),
     (lambda w: w.step.admit("other", w.cursor, kvpool.ExtraKeys(salt="s")), VALUE, ("extra keys",)),
-    # Hints, ranges and tenants.
+    # These calls have a wrong hint, range or tenant.
     (
         lambda w: w.manager.retention.retain("run", [(0, None, kvpool.Retention(ttl=1))]),
         VALUE,
@@ -121,7 +121,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.retention.retain("run", [(5, 5, w.retention)]), VALUE, ("range", "5..5")),
     (lambda w: w.manager.admit("other", [1], retention=[(2, 1, w.retention)]), VALUE, ("2..1",)),
     (lambda w: w.pool.retention.retain([0], w.retention), BLOCK, ("block 0",)),
-    # Blocks of a pool, one call for each of its errors.
+    # These calls cause each error about blocks of a pool once.
     (lambda w: w.pool.release([1, 1]), BLOCK, ("references",)),
     (lambda w: w.pool.acquire([9, 1]), BLOCK, ("block 9", "0 references")),
     (lambda w: w.pool.register([2, 1, 2], w.chain), BLOCK, ("block 2", "already")),
@@ -144,7 +144,7 @@ CALLS: list[tuple[Call, Error, tuple[object, ...]]] = [
     (lambda w: w.manager.resize(2**32), VALUE, ("40", 2**32)),
     (lambda w: w.pool.set_payloads([4, 9], [7, 8]), BLOCK, ("block 9", "position 1")),
     (lambda w: w.pool.set_payloads([4], [7, 8]), VALUE, ("2 payloads for 1 blocks",)),
-    # The failure of a batch is about its arguments, not about its tokens.
+    # The errors of these calls name the arguments of the batch, and not its tokens.
     (lambda w: w.manager.append([None], [1]), TYPE, ("request id",)),  # type: ignore[list-item]
     (lambda w: w.manager.admit("other", [1], out=[0]), TYPE, ("out is",)),  # type: ignore[arg-type]
     (lambda w: w.manager.append_ragged(["nobody"], [1], out=np.zeros(9, np.int32)), UNKNOWN, ("nobody",)),

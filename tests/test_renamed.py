@@ -1,4 +1,4 @@
-"""Every old name of CacheManager and BlockPool works like the new name, and emits a warning."""
+"""Every old name of CacheManager and BlockPool works like the new name, and causes a warning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHAIN = kvpool.BlockHasher(block_size=4).cursor(range(16)).chain()
 LINK = kvpool.BlockHasher(block_size=4).link([7, 7, 7, 7])
 PROMPT = list(range(8))
 
-#: Calls of the old and of the new name, by old name. A property has the same expression twice.
+#: For each old name, an expression that uses it, and the same expression with the new name.
 Pair = tuple["Callable[[Any], object]", "Callable[[Any], object]"]
 
 MANAGERS: dict[str, Pair] = {

@@ -1,5 +1,5 @@
-"""Tests replays: figures computed by hand in lookup mode, sums and determinism in engine mode, and
-invalid traces.
+"""Tests replays: numbers in lookup mode that were computed by hand, sums and determinism in engine
+mode, and invalid traces.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ def report(trace: kvpool.traces.Trace, **settings: Any) -> dict[str, Any]:
     return found
 
 
-# --- Lookup mode, by hand ---
-
-
 def test_a_prompt_seen_before_is_a_full_hit() -> None:
     found = report(trace(line([1, 2, 3]), line([1, 2, 3])), block_size=4, capacity_blocks=10)
     hits = found["hits"]
@@ -58,8 +55,8 @@ def test_hits_end_at_the_first_block_that_differs() -> None:
 
 
 def test_a_partial_last_block_weighs_its_tokens() -> None:
-    # Ten tokens are two and a half blocks. The second request also hits the half block, which counts as
-    # two tokens.
+    # Ten tokens are two and a half blocks of 4. The second request also hits the half block, which
+    # counts as two tokens.
     found = report(trace(line([1, 2, 3], 10), line([1, 2, 3], 10)), block_size=4, capacity_blocks=10)
     hits = found["hits"]
     assert (hits["blocks"], hits["block_hits"]) == (6, 3)
@@ -69,7 +66,7 @@ def test_a_partial_last_block_weighs_its_tokens() -> None:
 
 
 def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
-    # Such traces leave partial blocks out: ten tokens have only two ids.
+    # The ids of such a trace leave partial blocks out. So ten tokens have only two ids.
     found = report(trace(line([1, 2], 10), line([1, 2], 10)), block_size=4, capacity_blocks=10)
     hits = found["hits"]
     assert (hits["blocks"], hits["block_hits"], hits["tokens"], hits["token_hits"]) == (4, 2, 20, 8)
@@ -78,7 +75,8 @@ def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
 @pytest.mark.parametrize(
     ("last", "hits"),
     [
-        # A pool of three blocks contains 1, 2 and 3. Block 1 is used again, so 4 replaces 2.
+        # The pool has three blocks, which contain 1, 2 and 3. Then block 1 is used again, so 4 replaces
+        # 2.
         ([1], 2),
         ([2], 1),
         ([3], 2),
@@ -108,7 +106,8 @@ def test_a_prompt_larger_than_the_pool_is_stored_up_to_its_capacity() -> None:
 
 def test_smaller_blocks_hit_what_larger_ones_hit() -> None:
     lines = [line([1, 2, 3], 10), line([1, 2, 4]), line([1, 2, 3], 10)]
-    # Blocks of two tokens: 5 + 6 + 5 blocks. The second request hits 4 blocks, the third one 5.
+    # A block has two tokens, so the requests have 5, 6 and 5 blocks. The second request hits 4 blocks,
+    # and the third one 5.
     found = report(trace(*lines), block_size=2, capacity_blocks=100)
     assert (found["hits"]["blocks"], found["hits"]["block_hits"], found["hits"]["token_hits"]) == (16, 9, 18)
     found = report(trace(*lines), block_size=4, capacity_blocks=100)
@@ -151,9 +150,6 @@ def test_progress_is_in_requests() -> None:
     assert json.loads(replay.report_json())["hits"] == report(made, capacity_blocks=10_000)["hits"]
 
 
-# --- Engine mode ---
-
-
 @pytest.mark.parametrize("threads", [1, 2, 0])
 def test_engine_mode_is_deterministic(threads: int) -> None:
     made = kvpool.traces.Trace.generate(60, seed=7, rate_per_s=50.0)
@@ -181,8 +177,8 @@ def test_every_request_is_finished_and_counted_once() -> None:
 
 
 def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str, Any]:
-    """Returns the engine's part of a replay that runs one request at a time, with 10 ms per output
-    token and no time for the prompt.
+    """Replays requests on an engine that runs one request at a time, with 10 ms per output token and no
+    time for the prompt. Returns the engine's part of the report.
     """
     outputs = outputs or [10] * len(arrivals)
     lines = [
@@ -197,12 +193,12 @@ def server(arrivals: list[float], outputs: list[int] | None = None) -> dict[str,
 
 
 def test_more_arrive_than_are_served() -> None:
-    # Ten requests per second can be served, and twenty arrive. At 950 ms, when the last one arrives,
-    # nine are finished and one is running.
+    # The engine can serve ten requests per second, but twenty arrive. At 950 ms, when the last request
+    # arrives, nine are finished and one is running.
     engine = server([50 * one for one in range(20)])
     assert engine["overloaded"] is True
     assert engine["arrivals_per_s"] == pytest.approx(20 / 0.95)
-    # Requests wait from 50 ms to 1,900 ms, and nineteen finish in that time.
+    # From 50 ms to 1,900 ms some requests wait, and nineteen are finished in that time.
     assert engine["served_per_s"] == pytest.approx(19 / 1.85)
     assert (engine["waiting_at_last_arrival"], engine["peak_waiting"]) == (10, 10)
     assert engine["virtual_seconds"] == pytest.approx(2.0)
@@ -218,11 +214,11 @@ def test_no_request_waits_for_a_server_without_overload() -> None:
     ("arrivals", "outputs"),
     [
         ([0, 0, 0, 0, 0, *range(1000, 6000, 500)], None),
-        # Many requests at the end are no overload either: there are only a few, and the server could
-        # serve them.
+        # Several requests arrive together at the end. This is no overload, because the engine could
+        # serve this number over time.
         ([*range(0, 5000, 500), 5000, 5000, 5000], None),
-        # One request takes ten seconds, and others wait for it. They are slow because of the wait, but
-        # finished when the last request arrives.
+        # One request takes ten seconds, and others wait for it. They are late, but they are finished
+        # when the last request arrives.
         ([float(at) for at in range(0, 60_000, 1000)], [10] * 20 + [1000] + [10] * 39),
     ],
     ids=["at the beginning", "at the end", "behind a long one"],
@@ -257,7 +253,7 @@ def test_a_tiny_pool_preempts_and_still_finishes_all() -> None:
     engine = found["engine"]
     assert engine["preemptions"] > 0
     assert engine["rejected"] == 0
-    # Nothing is lost or repeated, however often a request was preempted.
+    # Every output token is computed exactly once, however often its request was preempted.
     assert engine["decode_appends"] == 6 * 24
     assert (found["hits"]["requests"], found["hits"]["tokens"], found["hits"]["token_hits"]) == (6, 48, 0)
     assert engine["resumed_tokens"] >= 8 * engine["preemptions"]
@@ -279,7 +275,7 @@ def test_a_request_that_never_fits_is_rejected_and_the_others_run() -> None:
 
 def test_output_that_outgrows_the_pool_is_rejected() -> None:
     found = report(trace(line([1], output=100)), mode="engine", block_size=4, capacity_blocks=5)
-    # Five blocks hold 20 tokens: the 4 tokens of the prompt and 16 more.
+    # Five blocks have 20 slots, for the 4 tokens of the prompt and for 16 more.
     assert (found["engine"]["rejected"], found["engine"]["decode_appends"]) == (1, 16)
 
 
@@ -297,9 +293,6 @@ def test_no_more_requests_run_than_allowed(most: int) -> None:
     made = trace(*[line([one], output=8) for one in range(8)])
     engine = report(made, mode="engine", block_size=4, capacity_blocks=100, max_running=most)["engine"]
     assert engine["peak_running"] == most
-
-
-# --- Settings ---
 
 
 @pytest.mark.parametrize(
@@ -326,8 +319,6 @@ def test_settings_out_of_range(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(kvpool.errors.InvalidArgumentError, match=words):
         kvpool.traces.Replay(trace(line([1])), **{"block_size": 4, **settings})
 
-
-# --- Invalid traces ---
 
 GOOD = line([1, 2])
 
@@ -378,8 +369,8 @@ def test_an_id_with_two_parents_is_refused_unless_not_checked() -> None:
     assert len(kvpool.traces.Trace.parse(data, block_tokens=4, check_prefixes=False)) == 2
 
 
-# The parameters contain archives without a time, because the test's name contains the archive and all
-# test processes must collect the same names.
+# The archives contain no time. The name of a test contains its archive, and all processes of a test run
+# must have the same names.
 @pytest.mark.parametrize("data", [b"", b"\n\n  \n", gzip.compress(b"", mtime=0), b"\xef\xbb\xbf"])
 def test_a_trace_without_requests_is_refused(data: bytes) -> None:
     with pytest.raises(kvpool.errors.TraceError) as raised:
@@ -434,13 +425,10 @@ def test_files_plain_and_gzip_are_the_same_trace(tmp_path: Path) -> None:
     )
 
 
-# --- Signals ---
-
-
 @pytest.mark.parametrize("mode", ["lookup", "engine"])
 def test_an_advance_can_be_interrupted(mode: ReplayMode) -> None:
-    """The handler of a signal runs during the replay. The requests that were replayed so far are kept,
-    and the replay can continue from there.
+    """A signal's handler runs during the replay and raises an error. The replay keeps the requests that
+    it has replayed, and can continue.
     """
     made = kvpool.traces.Trace.generate(2000, block_tokens=16)
     whole = kvpool.traces.Replay(made, mode=mode, block_size=16)

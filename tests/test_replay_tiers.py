@@ -1,5 +1,5 @@
-"""``kvpool replay`` with tiers below the device: options, report and table. The tests of the crate
-check the figures themselves.
+"""Tests the options and the report of ``kvpool replay`` for tiers below the device. The crate's tests
+check the numbers themselves.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: A token of this shape takes four bytes, and a block of 16 tokens 64 bytes.
+#: A model whose token takes four bytes. So a block of 16 tokens takes 64 bytes.
 SHAPE: Final = ("--layers", "1", "--kv-heads", "1", "--head-dim", "1")
 BLOCK_BYTES: Final = 64
 BLOCKS: Final = 200
 GIB: Final = BLOCK_BYTES / 2**30
-#: Host memory holds fewer blocks than come between two turns of a session, and the disk holds more.
+#: Sizes of the tiers. Between two turns of a session, more blocks are used than host memory has, but
+#: fewer than the disk has.
 TIERS: Final = (
     "--host-gib",
     str(2000 * GIB),
@@ -39,7 +40,7 @@ TIERS: Final = (
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Writes a trace of sessions that return one after the other, with a second between them."""
+    """Writes a trace of sessions that take turns, one request per second."""
     path = tmp_path / "trace.jsonl"
     lines: list[dict[str, Any]] = []
     for turn in range(4):

@@ -1,4 +1,4 @@
-"""Warm restarts through Python: restored blocks, refused images, and cold starts."""
+"""Tests warm restarts in Python: which blocks are restored, which images are refused, and cold starts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def namespace(weights: str = "w") -> Namespace:
 
 
 class Engine:
-    """An engine whose memory is a file. The KV of a block is its digest, repeated."""
+    """An engine whose KV memory is a file. The KV of a block is its hash, repeated."""
 
     def __init__(self, folder: Path, *, weights: str = "w", payloads: bool = True, **more: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -73,7 +73,7 @@ class Engine:
         return save_index(self.manager, self.folder / "index", self.namespace)
 
     def restarted(self, **more: Any) -> Engine:
-        """Returns the engine after a restart. The old manager is kept, so that the test can compare the
+        """Returns the engine after a restart. The old manager remains, so that the test can compare the
         two.
         """
         del self.slots

@@ -1,6 +1,7 @@
-"""Retention from Python: hints at the manager, figures, examples of the docs.
+"""Tests retention in Python: the manager's hints, the counters, and the examples of the docs.
 
-`rust/kvpool/tests/evictors` and `operations/manager_retention.rs` compare random hints with models.
+The Rust tests `rust/kvpool/tests/evictors` and `operations/manager_retention.rs` compare random hints
+with models.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kvpool import CacheManager, HintReport, Retention, RetentionConfig, TenantL
 
 
 def chat(manager: CacheManager, name: str, tokens: list[int], **hints: Any) -> list[int]:
-    """Admits, computes and releases a request. Returns its full blocks."""
+    """Runs a request: admits, computes and releases it. Returns its full blocks."""
     table = manager.admit(name, tokens, **hints).block_ids
     manager.commit(name, len(tokens))
     manager.release(name)
@@ -36,7 +37,7 @@ def test_the_order_of_eviction_is_the_documented_one() -> None:
     scan = chat(manager, "scan", [8], no_cache=True)
     order = scan + greedy + low + normal + high + clipped + sheltered + pinned
     assert manager.diagnose.eviction_order() == order
-    # The blocks are evicted in that order, whatever their contents.
+    # The request needs all blocks, so blocks are evicted in their order, whatever their contents.
     manager.admit("all", list(range(100, 115)))
     manager.diagnose.check_invariants()
     assert set(manager.block_ids("all")) >= set(order)
@@ -131,8 +132,6 @@ def test_tenants_are_counted() -> None:
     manager.retention.set_tenant("b", 1)
     assert (manager.retention.tenant_blocks(1), manager.retention.tenant_blocks(2)) == (3, 0)
 
-
-# --- The docs ---
 
 DOCS = (Path(__file__).resolve().parent.parent / "docs" / "retention.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL)

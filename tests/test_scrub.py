@@ -1,5 +1,5 @@
-"""Tests digests of the state, the scrubber, and the errors of a poisoned pool (one that found a broken
-invariant) in Python.
+"""Tests in Python: digests of the state, the scrubber (which checks parts of the state step by step),
+and the errors of a poisoned pool (which has found a broken invariant).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def chain(tokens: range) -> kvpool.hashing.HashChain:
 
 
 def play(pool: kvpool.BlockPool, seed: int) -> list[int | None]:
-    """Makes random requests. Returns the digest after each."""
+    """Runs random requests. Returns the digest of the state after each."""
     numbers = random.Random(seed)
     tables: list[list[int]] = []
     digests = []
@@ -91,8 +91,8 @@ def test_a_manager_scrubs_tables_too() -> None:
         manager.admit(request, range(9))
     report = manager.diagnose.scrub(100)
     assert (report.blocks, report.requests, report.passes) == (60, 3, 1)
-    # Each of the tables has five entries, and each call checks three entries: 3, 2 + 1, 3, 1 + 2, 3,
-    # and then from the start again.
+    # There are tables with five entries each, and a call checks three entries. So the numbers of
+    # entries are 3, then 2 + 1, 3, 1 + 2, 3, and then it starts again.
     assert [manager.diagnose.scrub(3).requests for _ in range(6)] == [0, 1, 0, 1, 1, 0]
     assert manager.diagnose.poison_reason is None
 
@@ -115,7 +115,7 @@ def test_steps_scrub_if_scrub_blocks_is_set() -> None:
 
 
 class Lossy(kvpool.policies.Policy):
-    """A policy that loses blocks. The pool must not rely on a policy."""
+    """A policy that loses blocks. The pool must not rely on its answers."""
 
     def __init__(self) -> None:
         self.order: list[int] = []

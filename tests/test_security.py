@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Audit hook that stops the process when it opens a connection, starts a program or loads code from
-#: data. CPython reports all of these to hooks.
+#: An audit hook that ends the process when it opens a connection, starts a program, or loads code from
+#: data. CPython notifies hooks of all these events.
 GUARD = """
 import sys
 
@@ -35,7 +35,7 @@ def guard(event, arguments):
 
 sys.addaudithook(guard)
 """
-#: Modules that open connections, start programs, or create objects from bytes.
+#: Modules that can open connections, start programs, or make objects from bytes.
 REACHES_OUT = (
     {"socket", "socketserver", "ssl", "http", "urllib", "ftplib", "smtplib", "xmlrpc", "asyncio", "selectors"}
     | {"subprocess", "multiprocessing", "pty", "webbrowser"}
@@ -107,27 +107,28 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
             elif isinstance(node, ast.Call):
                 called = node.func
                 name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-                # re.compile is not a call of compile.
+                # A call of re.compile does not compile Python code.
                 owner = getattr(getattr(called, "value", None), "id", "")
                 names = [name] if name in RUNS_TEXT and (name, owner) != ("compile", "re") else []
             found += [
                 f"{path.name}: {ast.unparse(node)}" for name in names if name in REACHES_OUT | RUNS_TEXT
             ]
     assert found == [
-        # A publisher of KV events, which a caller creates, uses the socket to close connections beyond
-        # a limit.
+        # A publisher of KV events uses the socket module to close connections beyond its limit. It
+        # exists only if a caller makes one.
         "zmq_bounds.py: import socket as sockets",
         "zmq_bounds.py: from urllib.parse import urlsplit",
-        # kvpool top and `kvpool store show mooncake://` read the page whose URL the user passes.
+        # `kvpool top` and `kvpool store show mooncake://` read a page from the URL that the user
+        # passes.
         "fetch.py: import http.client",
         "fetch.py: import urllib.error",
         "fetch.py: import urllib.request",
-        # kvpool.metrics serves a page if a caller starts it.
+        # kvpool.metrics serves a page only if a caller starts the server.
         "bounds.py: import http.client",
         "bounds.py: import socket",
         "bounds.py: from socketserver import ThreadingMixIn",
-        # Back ends of a store that a caller requests: their packages move the bytes. Splitting a URL
-        # opens no connection.
+        # These are back ends of a store that a caller requests. Their packages move the bytes.
+        # Splitting a URL opens no connection.
         "mooncake.py: import ctypes",
         "s3.py: import asyncio",
         "s3.py: import ctypes",
@@ -179,11 +180,11 @@ def test_unsafe_code_is_where_security_md_says() -> None:
         has = {
             str(path.relative_to(sources))
             for path in sources.rglob("*.rs")
-            # Tests at the end of a file are not part of the wheel.
+            # Leave out the tests at the end of a file, which are not part of the wheel.
             if unsafe.search(path.read_text(encoding="utf-8").partition("#[cfg(test)]")[0])
         }
         assert has <= UNSAFE.get(crate.name, set()), crate.name
-        # A crate without sources of its own compiles those of another crate.
+        # A crate without sources of its own compiles the sources of another crate.
         if crate.name not in UNSAFE and sources.exists():
             assert "#![forbid(unsafe_code)]" in (sources / "lib.rs").read_text(encoding="utf-8"), crate.name
 

@@ -1,4 +1,6 @@
-"""Tests signals at release: the caller passes how a request ended, and policies use it as a hint."""
+"""Tests signals: when a request is released, the caller can pass how it ended. Policies use this as a
+hint.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ from tests.made_up_sessions import returning_sessions
 
 
 def manager() -> kvpool.CacheManager:
-    """Returns a manager with the policy that uses signals."""
+    """Returns a manager whose policy uses signals."""
     return kvpool.CacheManager(num_blocks=33, block_size=4, eviction="hazard")
 
 
 def admitted(*names: str) -> kvpool.CacheManager:
-    """Returns a manager with requests of three blocks each."""
+    """Returns a manager with some running requests of three blocks each."""
     made = manager()
     for number, name in enumerate(names):
         made.admit(name, range(12 * number, 12 * number + 12))
@@ -70,9 +72,9 @@ def test_a_policy_that_measures_ages_takes_the_time_without_retention() -> None:
 
 def hits_of_agents(*, said: bool) -> int:
     """Returns the number of hit tokens in a small pool with retention. Sessions that call tools return
-    once, and others never return.
+    once, and the others never return.
     """
-    # The blocks that are released in 60 turns do not fit into the pool.
+    # The pool is too small for the blocks that are released in 60 turns.
     made = kvpool.CacheManager(num_blocks=161, block_size=4, eviction="hazard", retention=True)
     hits = 0
     for turn, session, calls_tools in returning_sessions():
@@ -85,8 +87,8 @@ def hits_of_agents(*, said: bool) -> int:
 
 
 def test_a_class_is_learned_beside_retention() -> None:
-    # Without signals, the policy keeps some blocks of all kinds. With them, it keeps the blocks of
-    # sessions that return.
+    # The policy keeps the blocks of sessions that return if it gets signals. Otherwise it keeps some
+    # blocks of all sessions.
     assert hits_of_agents(said=True) > 1.3 * hits_of_agents(said=False)
 
 

@@ -1,4 +1,6 @@
-"""Tests sizing: compares every estimator with a simulation that is written from its definition."""
+"""Tests sizing. Every estimator of hit rates gives the same result as a simulation that is written from
+its definition.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ B = 4
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[tuple[int, ...]]:
-    """Draws prompts of a few conversations, each a path from the root of a tree of blocks."""
+    """Draws prompts of a few conversations. Blocks form a tree, and each prompt is a path from its
+    root.
+    """
     parents = [draw(st.integers(-1, block - 1)) for block in range(draw(st.integers(1, 12)))]
 
     def path(block: int) -> tuple[int, ...]:
@@ -54,7 +58,7 @@ def trace_of(prompts: list[tuple[int, ...]]) -> kvpool.traces.Trace:
 
 
 def lru_of(prompts: list[tuple[int, ...]], capacity: int, form: SizingForm) -> int:
-    """Returns the hits of LRU. The model is a list with the least recently used block first."""
+    """Returns the hits of an LRU cache. The model is a list with the least recently used block first."""
     cached: list[int] = []
     hits = 0
     for prompt in prompts:
@@ -79,7 +83,7 @@ def test_lru_is_the_model_in_both_forms(
 
 
 def in_a_pool(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPolicy) -> tuple[int, int]:
-    """Returns the hits and evictions of hashed blocks in a real pool."""
+    """Returns the hits and the evictions if a real pool serves these prompts."""
     trace = trace_of(prompts)
     replay = kvpool.traces.Replay(
         trace, mode="lookup", block_size=B, capacity_blocks=capacity, eviction=policy, threads=1
@@ -90,7 +94,7 @@ def in_a_pool(prompts: list[tuple[int, ...]], capacity: int, policy: EvictionPol
 
 
 def in_the_grid(references: References, capacity: int, policy: EvictionPolicy) -> tuple[int, int | None]:
-    """Returns the same figures from the fast path of the grid."""
+    """Returns the hits and the evictions that sizing computes on its fast path, without a pool."""
     run = references.run(policy, capacity)
     return run.block_hits, run.evictions
 
@@ -105,7 +109,7 @@ def test_the_pool_form_is_what_the_pool_does(prompts: list[tuple[int, ...]], cap
 
 @st.composite
 def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
-    """Draws the beginnings of a few texts that share no block, with repetitions."""
+    """Draws beginnings of a few texts. Two texts share no block, but a text may occur several times."""
     lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=8))
     begins = [sum(lengths[:at]) for at in range(len(lengths))]
     texts = [tuple(range(begin, begin + length)) for begin, length in zip(begins, lengths, strict=True)]
@@ -117,10 +121,9 @@ def documents(draw: st.DrawFn) -> list[tuple[int, ...]]:
 def test_hazard_is_what_the_pool_does_where_one_content_follows_another(
     prompts: list[tuple[int, ...]], capacity: int
 ) -> None:
-    """A ghost (the record of an evicted block) stores two bits of the key of each block that followed.
-    The grid uses other keys than the pool. If different contents can follow a block, or if blocks of
-    two texts were evicted one after the other, grid and pool may confuse different blocks. If only
-    one content can follow, they confuse none or the same blocks.
+    """The policy "hazard" records evicted blocks. A record has two bits of the key of the next block.
+    Sizing uses other keys than a pool, so the two could confuse different blocks. If only one
+    content can follow each block, they confuse none, or the same.
     """
     grid = in_the_grid(References(trace_of(prompts)), capacity, "hazard")
     named = ([tuple(1000 * name + block for block in prompt) for prompt in prompts] for name in range(2000))
@@ -172,7 +175,7 @@ def test_a_report_is_consistent(prompts: list[tuple[int, ...]], blocks: Literal[
     assert seen == [(done + 1, 2 * len(sizes)) for done in range(2 * len(sizes))]
     curve = References(trace, blocks=blocks).lru()
     lru = next(policy for policy in report["policies"] if policy["name"] == "lru")
-    # The pool form holds a request's blocks. If all blocks fit, that makes no difference.
+    # In a pool, a running request holds its blocks. That makes no difference if all of them fit.
     longest = max(map(len, prompts))
     for blocks_of_size, hits in zip(sizes, lru["hits"], strict=True):
         if blocks_of_size >= longest:
@@ -205,12 +208,12 @@ def test_a_sample_of_everything_is_exact(
 
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
-    """The estimate differs by at most 1.5 points at every size of a report, with any sample."""
+    """If a tenth of the blocks is sampled, each rate in a report differs by at most 1.5 points."""
     trace = kvpool.traces.Trace.generate(40_000, seed=5)
     references = References(trace, blocks=blocks)
     exact, most = references.lru(), references.unique_blocks // 10
     capacities = [references.unique_blocks * percent // 100 for percent in (1, 2, 5, 10, 20, 30, 40, 50)]
-    # The rates differ enough to detect an error.
+    # The rates of the sizes differ by more than that, so the test can detect an error.
     assert exact.at(capacities[-1])[0] - exact.at(capacities[0])[0] > 0.08
     estimates = [sampled_lru(trace, max_blocks=most, seed=seed, blocks=blocks) for seed in range(5)]
     estimates.append(sampled_lru(trace, rate=0.1, blocks=blocks))
@@ -243,8 +246,8 @@ def test_a_sample_that_is_none(arguments: dict[str, Any], message: str) -> None:
 def test_a_report_from_a_sample_is_consistent(
     prompts: list[tuple[int, ...]], blocks: Literal["all", "full"], most: int
 ) -> None:
-    """Counted figures equal those of the full report. Estimated figures also equal them if the sample
-    contains everything.
+    """Counted numbers equal those of the report without sampling. Estimated numbers equal them only if
+    the sample contains everything.
     """
     trace = trace_of(prompts)
     asked: Any = {"capacities": ["50%", "3", "1000"], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
@@ -276,7 +279,7 @@ def test_a_report_from_a_sample_is_consistent(
 
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["all", "full"]) -> None:
-    """The trace has partial blocks, so that blocks, full blocks and tokens have different rates."""
+    """The trace has partial blocks. So the rates over blocks, full blocks and tokens differ."""
     asked: Any = {"policies": ["lru"], "hints": [], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
     trace = kvpool.traces.Trace.generate(300)
     found, whole = (size(trace, sample_blocks=sample, **asked) for sample in (10_000, None))
@@ -288,7 +291,8 @@ def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["
     assert {**found["trace"], "ideal": None} == {**whole["trace"], "ideal": None}
     exact = References(trace, blocks=blocks).lru()
     for point in found["lru_curve"]:
-        # Distances above 512 are kept in buckets whose width is 0.4 % of the distance.
+        # Reuse distances above 512 are counted in ranges that are 0.4 % wide, so rates may differ
+        # slightly.
         rates = (point["block_hit_rate"], point["token_hit_rate"])
         assert rates == pytest.approx(exact.at(point["blocks"]), abs=0.005)
 
@@ -409,8 +413,8 @@ def test_bad_usage(arguments: list[str], message: str, capsys: pytest.CaptureFix
 def test_what_is_refused_is_refused_before_anything_is_read_or_shown(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Invalid arguments are refused before anything else happens. This also holds with a progress bar,
-    and with an unreadable trace, which would be another error.
+    """Invalid arguments are refused before the trace is read and before progress is shown. The trace
+    cannot be read, which would be another error.
     """
     assert main(["size", str(tmp_path / "none"), *arguments]) == 2
     captured = capsys.readouterr()
@@ -449,8 +453,8 @@ def test_the_library_checks_before_it_reads() -> None:
 
 
 def test_progress_of_cells_equals_progress_of_work() -> None:
-    """At any time, the share of finished cells equals the share of finished work, although the costs of
-    policies differ by a factor of twenty.
+    """Policies differ in cost by a factor of twenty. The order of the simulations has to mix them, so
+    that at any time the share of finished simulations is close to the share of finished work.
     """
     cost = dict.fromkeys(DEFAULT_POLICIES, 1.0) | {"adaptive": 20.0}
     by_capacity = [1.6, 1.4, 1.2, 1.1, 1.0, 0.9, 0.8, 0.7]
@@ -494,8 +498,8 @@ def test_the_grid_is_run_in_that_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_column_without_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Seconds are printed if the speed of prefill is known. Otherwise the output explains how to get
-    them.
+    """Columns with seconds are printed only if the speed of prefill is known. Otherwise the output
+    explains how to pass it.
     """
     page = tmp_path / "page.html"
     asked = [
@@ -545,14 +549,14 @@ def test_the_command_writes_what_the_library_says(tmp_path: Path, capsys: pytest
 
 
 def ending(*, told: bool) -> bytes:
-    """Returns a trace of agents. A session that calls tools returns after a while, and one whose turn
-    ends normally does not. The prompts of both kinds are alike.
+    """Makes a trace of agents. Sessions that call tools return after a while, and sessions whose turn
+    ends normally do not. The prompts of both kinds look alike.
     """
     lines = []
     for at in range(3000):
         comes_back = at % 3 == 0
-        # In every three requests, one repeats the prompt of 120 requests earlier or is new. The prompts
-        # of the other two are used only once.
+        # One in three requests is new or repeats the prompt of 120 requests before. The prompts of the
+        # others are used only once.
         number = at % 120 + 120 * (at // 240) if comes_back else 100_000 + at
         line = {
             "timestamp": 100 * at,

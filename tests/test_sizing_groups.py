@@ -1,4 +1,4 @@
-"""Tests sizing of hybrid models: each size is a replay with the model's groups, and the table, the page
+"""Tests the sizing of hybrid models. Each size is a replay with the model's groups. The table, the page
 and the JSON show its results.
 """
 
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: Two full layers, six with a window of two blocks of the trace: four groups of two.
+#: A model of four groups with two layers each. One has full attention, and three have windows of two
+#: blocks of the trace.
 WINDOWS = KvShape("windows", (attention(2, 1, 64), attention(6, 1, 64, window=1024)))
-#: One full layer and two with states, which need blocks of 256 tokens.
+#: A model with one layer of full attention and two with states, whose blocks need 256 tokens.
 STATES = KvShape("states", (attention(1, 1, 64), mamba1(2, inner=1024, state=29, kernel=4)))
 
 
@@ -71,8 +72,7 @@ def test_windows_make_more_of_the_same_memory(trace: kvpool.traces.Trace) -> Non
     groups = sized(trace, WINDOWS)["groups"]
     small, large = groups["sizes"]
     assert small["token_hit_rate"] > small["in_full_rate"]
-    # With room for everything, nothing is lost. So the result is the maximum hit rate of the whole
-    # trace.
+    # The large size has room for everything. So its rate cannot exceed the ideal rate of the trace.
     ceiling = json.loads(trace.stats_json())["ideal_token_hit_rate"]
     assert large["in_full_rate"] <= ceiling
     assert large["token_hit_rate"] <= large["in_full_rate"]
@@ -86,7 +86,7 @@ def test_spacing_has_each_way_to_keep_once(trace: kvpool.traces.Trace) -> None:
     rounded = [-(-tokens // block) * block for tokens in (512, 1024, 2048, 4096)]
     assert [run["keep"] for run in states["spacing"]] == ["all", *dict.fromkeys(rounded), "junctions"]
     assert len({run["gib"] for run in windows["spacing"]}) == 1
-    # The fewer states are kept, the fewer states are copied.
+    # If fewer states are kept, fewer states are copied.
     kept = [run["checkpoints"] for run in states["spacing"]]
     assert kept == sorted(kept, reverse=True)
     assert kept[0] > kept[-1] > 0

@@ -1,4 +1,4 @@
-"""Tests the page and the picture of ``kvpool size`` as text and bytes: they show the figures of the
+"""Tests the page and the picture of ``kvpool size`` as text and as bytes. They show the numbers of the
 report.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def parsed(page: str) -> ElementTree.Element:
-    """Returns the page as XML, without the contents of scripts and styles."""
+    """Returns the page as XML. Scripts and styles are empty."""
     bare = re.sub(r"(<(script|style)\b[^>]*>).*?(</\2>)", r"\1\3", page, flags=re.DOTALL)
     return ElementTree.fromstring(bare.removeprefix("<!DOCTYPE html>"))
 
@@ -38,7 +38,7 @@ def text_of(element: ElementTree.Element) -> str:
 
 
 def embedded(page: str) -> dict[str, list[dict[str, Any]]]:
-    """Returns the data that the script of the page gets."""
+    """Returns the data that is embedded in the page for its script."""
     found = re.search(r'<script type="application/json" id="points">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     points: dict[str, list[dict[str, Any]]] = json.loads(found[1])
@@ -100,7 +100,7 @@ def test_the_table_has_the_figures_of_the_report() -> None:
 
 def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     report = made_up()
-    # The difference is smaller than the printed precision.
+    # The two rates differ by less than the printed precision.
     report["policies"][2]["hits"][0]["block_hit_rate"] = 0.09001
     report["policies"][-1]["hits"][0]["block_hit_rate"] = 0.09
     rows = grid_rows(report, "block_hit_rate")
@@ -108,8 +108,7 @@ def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     report["policies"][-1]["hits"][0]["block_hit_rate"] = 0.0899
     rows = grid_rows(report, "block_hit_rate")
     assert [row.name for row in rows if row.cells[0].best] == ["ARC"]
-    # The rates of hints and of the optimum are at least as high, but they are not candidates for the
-    # best policy.
+    # The rates of hints and of the optimum are higher, but only policies can be the best of a column.
     assert max(row.cells[0].rate for row in rows) > 0.0901
     assert (
         len({round(row.cells[-1].rate, 4) for row in rows if row.cells[-1].best or row.kind != "policy"}) == 1
@@ -167,7 +166,7 @@ def test_every_plot_is_drawn_to_the_scale_of_its_axes() -> None:
             assert len(series.left) in {0, len(series.x)}
             assert all(figure.x.low <= x <= figure.x.high * (1 + 1e-9) for x in (*series.x, *series.left))
             assert all(0 <= y <= figure.y.high for y in series.y if y is not None)
-        # Equal steps of the axis are equal steps of the drawing.
+        # The drawing of each series is inside of the plot, and each point has its note.
         for series, places in zip(figure.series, hover_data(figure), strict=True):
             for x, y, note in zip(places["x"], places["y"], places["notes"], strict=True):
                 assert 0 < x < WIDTH
@@ -180,7 +179,7 @@ def test_a_height_of_the_plot_is_the_rate_of_the_report() -> None:
     figures, _ = figures_of(report)
     (figure,) = (each for each in figures if each.key == "capacity")
     arc = next(index for index, series in enumerate(figure.series) if series.name == "ARC")
-    # Two ticks of the axis define the scale, and the marks must match it.
+    # Compute the scale from two ticks of the axis, and compare the marks with it.
     (plot,) = (each for each in parsed(render(report)).iter("svg") if each.get("id") == "plot-capacity")
     ticks = {
         text_of(each): float(each.get("y") or "nan") - 4
@@ -206,8 +205,8 @@ def test_a_bar_of_worth_is_tokens_by_gib() -> None:
 
 
 def test_every_bar_of_worth_can_be_seen(tmp_path: Path) -> None:
-    """The first GiB may be worth thousands of times as much as the last ones, because the common
-    beginning of all prompts is small.
+    """The first GiB may be worth thousands of times as much as the last one, because the common
+    beginning of all prompts takes little space. Even the smallest bar must be visible.
     """
     report = made_up()
     for place, step in enumerate(report["worth"]):
@@ -270,7 +269,7 @@ def test_a_trace_without_reuse_is_a_page_too(tmp_path: Path) -> None:
     root = parsed(render(report))
     assert not [each for each in root.iter("svg") if each.get("class") == "plot"]
     save_png(report, tmp_path / "report.png")
-    # Policies without a capacity have no figures.
+    # A policy without hit rates is not shown in the figures.
     report["policies"] = [{"name": "lru", "source": "", "hits": [], "seconds": 0.0}]
     parsed(render(report))
     save_png(report, tmp_path / "report.png")
@@ -344,7 +343,7 @@ def test_the_picture_shows_the_same_plots(tmp_path: Path) -> None:
     assert written.startswith(b"\x89PNG")
     width, height = (int.from_bytes(written[at : at + 4], "big") for at in (16, 20))
     assert width == 1100
-    # Five plots and a table, one below the other.
+    # The picture has five plots and a table below each other.
     assert height > 5 * 400
 
 

@@ -1,5 +1,5 @@
-"""Tests the page of ``kvpool size`` in a headless browser: the plots are drawn and react to the mouse,
-and the page makes no requests.
+"""Tests the page of ``kvpool size`` in a headless browser. Its plots are drawn and react to the mouse,
+and it makes no requests.
 
 ``make test`` installs the browser from PyPI. Without the browser these tests are skipped with the
 reason. If CI is set, they fail.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Sizes of the plots, and of the largest shape in each.
+#: A script that returns the size of each plot, and of the largest shape in it.
 SIZES = """[...document.querySelectorAll(".plot")].map((plot) => {
   const box = plot.getBoundingClientRect();
   const shapes = [...plot.querySelectorAll(".series .line, .series .bar, .series .mark")].map(\
@@ -52,8 +52,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Opens the report in the browser. At the end, the console must be empty, and nothing else may have
-    been requested.
+    """Opens the report in the browser. At the end, the browser's console must be empty, and nothing but
+    the page may have been requested.
     """
     problems: list[str] = []
     path = tmp_path / "report.html"
@@ -78,7 +78,7 @@ def page(browser: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def point(page: Any, across: float, down: float) -> None:
-    """Moves the mouse over the plot of capacities."""
+    """Moves the mouse over the plot of hit rates by size of the cache."""
     plot = page.locator("#plot-capacity")
     box = plot.bounding_box()
     plot.hover(position={"x": across * box["width"], "y": down * box["height"]})

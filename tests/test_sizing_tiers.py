@@ -1,5 +1,5 @@
-"""Tests tiers below the device: compares the output of ``kvpool size`` with a simulated chain of
-caches.
+"""Tests the sizing of tiers below the device. The output of ``kvpool size`` must equal that of a
+simulated chain of caches.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.made_up_sizing import made_up
 pytestmark = pytest.mark.usefixtures("plain_output")
 
 B: Final = 4
-#: A token of this shape takes four bytes.
+#: A model whose token takes four bytes.
 SHAPE: Final = ("--layers", "1", "--kv-heads", "1", "--head-dim", "1")
 TOKEN_BYTES: Final = 4
 BLOCK_BYTES: Final = TOKEN_BYTES * B
 TIERS: Final = ("--host-gib", "512", "--disk-tib", "4", "--disk-read", "6GB/s")
 LLAMA: Final = ("--model", "llama-3.1-8b")
-#: A small grid, for tests that are not about policies.
+#: Options for a small and fast report, for tests that are not about policies.
 GRID: Final = ("--policies", "lru", "--hints", "none", "--no-progress")
 
 Prompt = tuple[tuple[int, int], ...]
@@ -42,8 +42,8 @@ Prompt = tuple[tuple[int, int], ...]
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[Prompt]:
-    """Draws prompts as (block, number of its tokens), each a path from the root of a tree. Only a leaf
-    may be partial.
+    """Draws prompts as lists of blocks with their numbers of tokens. Blocks form a tree, and only a
+    leaf may be partial.
     """
     parents = [draw(st.integers(-1, block - 1)) for block in range(draw(st.integers(1, 12)))]
     tokens = [B if block in parents else draw(st.integers(1, B)) for block in range(len(parents))]
@@ -55,8 +55,8 @@ def workloads(draw: st.DrawFn) -> list[Prompt]:
 
 
 def served_by(prompts: list[Prompt], holds: list[int]) -> tuple[list[int], list[int]]:
-    """Returns the blocks and tokens that each tier serves. Each tier is a separate LRU cache that gets
-    every use of a block, the last block of a prompt first.
+    """Returns the blocks and the tokens that each tier serves. Each tier is an LRU cache that sees
+    every use of a block. The last block of a prompt is used first.
     """
     tiers: list[list[int]] = [[] for _ in holds]
     blocks, tokens = [0] * len(holds), [0] * len(holds)
@@ -103,8 +103,10 @@ def printed(prompts: list[Prompt], *arguments: str) -> Any:
 def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     prompts: list[Prompt], one: int, other: int, host: int, disk: int, rest: float
 ) -> None:
-    """Compares rates, seconds of loading and seconds to the first token, for any order of sizes."""
-    # A capacity of less than one block is treated as none.
+    """The rates, the seconds of loading and the seconds to the first token must be equal, whichever
+    tier is larger.
+    """
+    # A tier that is smaller than one block has no block.
     host_gib, disk_tib = (
         max(blocks + rest, 0.25) * BLOCK_BYTES / 2**unit for blocks, unit in ((host, 30), (disk, 40))
     )
@@ -119,7 +121,7 @@ def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     )
     tiers = report["tiers"]
     assert [tier["blocks"] for tier in tiers["below"]] == [host, disk]
-    # Data move from the disk to host memory, and from there to the device.
+    # Blocks on the disk are read into host memory first, and from there into the device.
     a_token = [0.0, TOKEN_BYTES / 8_000, TOKEN_BYTES / 8_000 + TOKEN_BYTES / 2_000]
     assert [tier["load_s_per_token"] for tier in tiers["below"]] == a_token[1:]
     assert [size["blocks"] for size in report["capacities"]] == sorted({one, other})
@@ -239,7 +241,7 @@ def test_a_tier_that_is_none(gib: float, speed: float) -> None:
 
 @pytest.mark.parametrize("name", [None, "gemma-3-1b", "Mistral-7B-v0.1", "qwen3-next-80b-a3b"])
 def test_the_library_refuses_what_a_curve_does_not_say(name: str | None) -> None:
-    """The shapes are: none, windows beside full attention, only windows, states."""
+    """Refused shapes are: none, windows beside full attention, only windows, and states."""
     with pytest.raises(InvalidArgumentError, match="need a"):
         check_sizing(shape=None if name is None else kv_shape(name), tiers=[Tier("host", 1, 1)])
 
@@ -261,7 +263,7 @@ def test_the_command_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> No
             assert f"{one['first_token_s']:.3f}" in tables
     flat = " ".join(tables.split())
     assert "Host: serves nothing beneath a device of 600 GiB, which holds as much." in flat
-    # 6 GB/s and then 25 GB/s are 36,916 tokens/s.
+    # If tokens are read at 6 GB/s and then copied at 25 GB/s, 36,916 tokens/s are loaded.
     assert (
         "Disk: loading is slower than computing, with prefill of 50,000 tokens/s: 36,916 would be as fast."
         in flat

@@ -1,5 +1,5 @@
-"""Tests the parts of ``kvpool.store`` that Python adds to the crate. The tests of the crate use a back
-end that fails, stalls and returns wrong data.
+"""Tests the parts of ``kvpool.store`` that Python adds to the crate. The crate's tests use a back end
+that fails, hangs and returns wrong data.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SLOT = 8192
-#: The time limit of every wait, far longer than any machine needs. No test measures time with it.
+#: The time limit of every wait. It is far longer than any machine needs, so no test measures time with
+#: it.
 AGES = 120.0
-# These settings tolerate a slow machine. With other settings a late load would be a miss, and only
-# tests of deadlines need that.
+# Settings with which even a slow machine loses no load. By default, a load that is late is a miss,
+# which only the tests of deadlines need.
 PATIENT: dict[str, Any] = {"admission": "always", "deadline": AGES}
 FIELDS: dict[str, Any] = {
     "model": "llama",
@@ -119,8 +120,8 @@ def test_objects_of_groups_and_lengths_are_apart(tmp_path: Path) -> None:
         assert store.contains([key(1)] * 3, groups=[0, 1, 2]) == ["here", "here", "absent"]
         assert finish(store, store.get([key(1)], [2], groups=1, lengths=100)) == ["ok"]
         assert arena.read(2, 100) == payload(1, 100)
-        # An object of another length is not the requested one. The load returns no bytes, and the
-        # object is removed.
+        # An object whose length differs from the expected one is wrong. The load returns no bytes, and
+        # the object is removed.
         assert finish(store, store.get([key(1)], [2], groups=1)) == ["damaged"]
         assert store.contains([key(1)] * 2, groups=[0, 1]) == ["here", "absent"]
         assert store.remove([key(1)] * 2, groups=[0, 1]) == 1
@@ -266,7 +267,8 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
             Store(disk(tmp_path), arena, namespace(), **settings)
     with pytest.raises(InvalidArgumentError, match="eviction"):
         Store(disk(tmp_path), arena, namespace(), eviction="none")  # type: ignore[arg-type]
-    # No call passes the time at which an object was last used.
+    # The store cannot use this policy, because no call passes the time at which an object was last
+    # used.
     with pytest.raises(InvalidArgumentError, match="last-accessed: must be a policy that defines an order"):
         Store(disk(tmp_path), arena, namespace(), eviction="last-accessed")
     with pytest.raises(StoreError, match=f"{tmp_path}: the disk has room for 0 of .* each replica on a disk"):
@@ -280,7 +282,7 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="making the folder failed"):
         Store(Disk(tmp_path / "file", 1 << 20, free_floor_bytes=0), arena, namespace())
-    # None of the refused stores has kept the folder.
+    # The folder is free, because none of the refused stores has kept it.
     Store(disk(tmp_path), arena, namespace()).close()
 
 
@@ -296,7 +298,7 @@ def test_a_capacity_above_the_room_of_the_disk_is_a_warning(tmp_path: Path) -> N
 
 
 def test_replicas_take_the_first_folder_that_no_engine_has(tmp_path: Path) -> None:
-    """Engines that are restarted find the stored objects, in whatever order the engines start."""
+    """Engines may restart in any order. Together they find all stored objects."""
 
     def start() -> Store:
         arena = Arena(8, SLOT)
@@ -356,7 +358,9 @@ def test_an_event_loop_is_notified_of_ends(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_store(tmp_path: Path) -> None:
-    """Each thread has its own slot. The thread that polls passes the results to the others."""
+    """Each thread has a slot of its own. Whichever thread polls gets the results of all, and passes
+    them on.
+    """
     threads, rounds = 4, 25
     store, arena = opened(tmp_path, queue=64)
     ends: dict[int, list[str]] = {}
@@ -397,8 +401,8 @@ def test_threads_share_a_store(tmp_path: Path) -> None:
 
 
 def carried(texts: Mapping[str, Namespace | None], of: Namespace) -> str:
-    """Returns the digest in the objects of a namespace. It covers the text of the namespace and a
-    generation.
+    """Returns the digest that the objects of a namespace carry. It covers the text of the namespace and
+    a generation.
     """
 
     def plain(text: Namespace) -> Any:
@@ -450,8 +454,8 @@ def test_a_folder_is_looked_at_cleared_and_forgotten(tmp_path: Path) -> None:
         assert (store.stats().restored, store.stats().foreign) == (2, 0)
 
 
-#: A program that gives a process every system call except io_uring, like many containers: a permanent
-#: filter of system calls (seccomp).
+#: A program that forbids io_uring and no other system call, as many containers do. It installs a
+#: permanent filter (seccomp).
 WITHOUT_IO_URING = """
 import ctypes, sys
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,8 @@
-"""Tests back ends that several engines share, from Python: folders, Redis, S3, and back ends written in
-Python.
+"""Tests the back ends that several engines share, in Python: folders, Redis, S3, and back ends that a
+user writes.
 
-The tests of the crate damage the objects and stop the servers. The tests here check that each back end
-behaves as a store requires.
+The crate's tests damage objects and stop servers. The tests here check that each back end behaves as a
+store requires.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOM = 64 * (SLOT + 4096)
 
 
 class Dictionary:
-    """A back end in a dictionary, as a user might write one."""
+    """A back end over a dictionary, as a user might write it."""
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
@@ -41,7 +41,7 @@ class Dictionary:
 
     @property
     def objects(self) -> dict[str, bytes]:
-        """Returns all values except those that record generations of the store."""
+        """Returns all stored values except the records of generations."""
         return {name: value for name, value in self.values.items() if not name.endswith("/0")}
 
     def _enter(self) -> None:
@@ -83,7 +83,9 @@ def redis_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(params=KINDS)
 def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Backend]:
-    """Returns a function that creates back ends over the same storage, which is empty at first."""
+    """Returns a function that makes back ends. All of them use the same storage, which is empty at
+    first.
+    """
     match request.param:
         case "folder":
             return lambda: SharedFolder(tmp_path, ROOM)
@@ -172,8 +174,8 @@ def test_the_bound_is_kept(backends: Callable[[], Backend]) -> None:
 def test_two_stores_and_what_they_share(
     tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int, int]]
 ) -> None:
-    """Makes random calls (put, get, remove, renew, look), and compares them with a dictionary of the
-    objects.
+    """Makes random calls on two stores, and compares the results with a dictionary of the objects that
+    the stores share.
     """
     shared = Dictionary()
     stores = [opened(Custom(shared, ROOM), believed_for=0.0) for _ in range(2)]
@@ -211,7 +213,7 @@ def test_two_stores_and_what_they_share(
 
 
 def settle(store: Store) -> None:
-    """Waits until all removals have ended."""
+    """Waits until no removal or other transfer of the store is running."""
     while store.stats().in_flight:
         store.wait(60)
 
@@ -246,7 +248,7 @@ def test_an_exception_is_a_failure_and_no_room_is_none() -> None:
 def test_a_back_end_that_answers_nonsense_fails(answer: object) -> None:
     class Nonsense(Dictionary):
         def read(self, name: str, address: int, length: int) -> Any:
-            # The record of the generation must be valid, because without it a store cannot be opened.
+            # Do not damage the record of the generation, because without it a store cannot be opened.
             return super().read(name, address, length) if name.endswith("/0") else answer
 
         def exist(self, names: list[str]) -> Any:

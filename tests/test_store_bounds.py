@@ -1,5 +1,5 @@
-"""Tests that inspecting shared stores is bounded: servers that list without end, links and pipes in a
-folder, and objects that report large sizes.
+"""Tests that commands which inspect shared stores have limits. The stores have servers that list keys
+without end, links and pipes in a folder, and objects that report a large size.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def namespace() -> Namespace:
 
 
 class Lists:
-    """A server of keys that lists pages with these cursors, and repeats the last one forever."""
+    """A server that lists keys page by page, with these cursors. It repeats the last cursor forever."""
 
     def __init__(self, cursors: list[int], others: int) -> None:
         self.cursors, self.others, self.asked = cursors, others, 0
@@ -82,7 +82,7 @@ def test_a_server_that_ends_is_listed_whole() -> None:
 
 
 def kept(folder: Path, name: str = "shared") -> Path:
-    """Creates a shared folder with one object. Returns the object's file."""
+    """Makes a shared folder with one object. Returns the path of the object's file."""
     arena = Arena(2, SLOT)
     with Store(SharedFolder(folder / name, 1 << 20), arena, namespace(), admission="always") as store:
         store.put([b"k"], [0])

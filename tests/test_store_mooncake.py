@@ -1,7 +1,7 @@
-"""Inspects a Mooncake Store without a KV store of kvpool, with a stand-in for its client and a master
-that lists keys over HTTP.
+"""Tests commands that inspect a Mooncake Store. They use a stand-in for Mooncake's client, and a
+made-up master that lists keys over HTTP.
 
-``make store-servers-check`` does this with a real server.
+``make store-servers-check`` tests this with a real server.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tests.test_store_backends import Dictionary
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: More keys than one page contains.
+#: Number of keys. It is larger than one page of a listing.
 MANY = 300
 
 
 class StandIn:
-    """The part of ``MooncakeDistributedStore`` that an inspection uses."""
+    """Stands in for ``MooncakeDistributedStore``, with the methods that the commands use."""
 
     values: dict[str, bytes]
     arguments: tuple[Any, ...] = ()
@@ -79,8 +79,8 @@ def master(values: dict[str, bytes], status: int = 200) -> Iterator[int]:
 
 @pytest.fixture
 def values(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Creates three objects in the form that a store writes, the text of their namespace, and two
-    values that are not kvpool's.
+    """Makes values: three objects as a store writes them, the text of their namespace, and two values
+    that are not kvpool's.
     """
     shared = Dictionary()
     arena = Arena(4, SLOT)
@@ -125,7 +125,7 @@ def test_pages_are_of_everything_once(values: dict[str, bytes]) -> None:
     inspector = MooncakeInspector(StandIn(), lambda: list(values))
     pages = list(inspector.pages(verify=True))
     assert len(pages) > 1
-    # Each of the copies states that it belongs to group 0.
+    # The header of each copy has group 0.
     assert [sum(one[1] is None for page in pages for one in page.objects), inspector.total()] == [
         MANY - 1,
         len(values),

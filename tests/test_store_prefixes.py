@@ -1,5 +1,5 @@
-"""Tests ``PrefixStore``, which connects a manager with a store. The test computes KV from the tokens. A
-block must never contain the bytes of another block.
+"""Tests ``PrefixStore``, which connects a manager with a store. KV is computed from tokens, so that the
+test notices if a block has the bytes of another block.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ BLOCK, BYTES = 4, 4096
 
 
 def kv(tokens: list[int], end: int, weights: int = 0) -> bytes:
-    """Returns the KV of a block, which depends on all tokens up to its end and on the weights."""
+    """Returns the KV of a block. It depends on all tokens up to the end of the block, and on the
+    weights.
+    """
     return hashlib.sha256(repr((tokens[:end], weights)).encode()).digest() * (BYTES // 32)
 
 
 class Engine:
-    """A scheduler with a device whose blocks have bytes."""
+    """A scheduler, and a device whose blocks have bytes."""
 
     def __init__(
         self,
@@ -83,8 +85,8 @@ class Engine:
             self.arena.write(slot, self.device[block])
 
     def admit(self, name: str, prompt: list[int], started: Prefetch, *, loading: bool = False) -> int:
-        """Admits a request, and checks the KV of the tokens that it does not have to compute. Returns
-        the number of tokens that were loaded from the store.
+        """Admits a request, and checks the KV of all tokens that it need not compute. Returns the
+        number of tokens that were loaded from the store.
         """
         admission = self.prefixes.admit(name, started, loading=loading)
         self.tokens[name], self.weights_of[name] = list(prompt), self.weights
@@ -99,7 +101,7 @@ class Engine:
         return admission.external_tokens
 
     def check(self, name: str, computed: int) -> None:
-        """Checks that every computed block of a request has the bytes of its tokens."""
+        """Checks that every block of a request that counts as computed has the KV of its tokens."""
         tokens, table = self.tokens[name], self.manager.block_ids(name)
         for at in range(computed // BLOCK):
             assert self.device[table[at]] == kv(tokens, BLOCK * (at + 1), self.weights_of[name]), (name, at)
@@ -111,7 +113,9 @@ class Engine:
         self.manager.commit(name, len(tokens))
 
     def run(self, name: str, prompt: list[int], *, save: bool = True) -> int:
-        """Runs a request from its prefetch to its release."""
+        """Runs a request from its prefetch to its release. Returns the number of tokens that were
+        loaded.
+        """
         started = self.prefixes.prefetch(prompt)
         self.prefixes.wait(60)
         loaded = self.admit(name, prompt, started)
@@ -239,7 +243,7 @@ def test_only_managers_with_one_group_and_blocks_that_fit() -> None:
 
 
 def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
-    """The blocks are shared, so another request may be reading them while the load would write."""
+    """Another request may share these blocks and read them while the load would write to them."""
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.run("a", PROMPT)
     engine.prefixes.wait(60)
@@ -288,8 +292,8 @@ def test_only_what_is_computed_is_saved() -> None:
 
 
 def test_weights_that_are_renewed_twice_are_apart() -> None:
-    """Epochs start at 0 in every process, so the namespace and not the epoch identifies the weights of
-    the KV.
+    """Each process counts epochs from 0. So the namespace, and not the epoch, has to identify the
+    weights of stored KV.
     """
     shared = Dictionary()
     for weights in (1, 2):
@@ -305,15 +309,15 @@ def test_weights_that_are_renewed_twice_are_apart() -> None:
 def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
     tmp_path: Path, host: bool
 ) -> None:
-    """Each engine counts its own epochs, so no name of a stored object contains an epoch."""
+    """Each engine counts its own epochs. So an epoch must not be part of the name of a stored object."""
     room = 64 * (BYTES + 4096)
     for backends in (
         [Disk(tmp_path, room, free_floor_bytes=0)] * 3,
         [Custom(Dictionary(), 1 << 20)] * 3,
     ):
-        # The first engine changes its weights while it runs, and the second one starts with the new
-        # weights. A third engine changes to them later; with a disk, it finds the objects that it has
-        # stored itself.
+        # The first engine changes to the new weights while it runs, and the second engine starts with
+        # them. The third engine changes to them later. It finds the stored objects only if the back end
+        # is not a disk.
         for renewals, backend in zip((3, 0, 1), backends, strict=True):
             new = namespace(weights="new")
             engine = Engine(backend, believed_for=0.0, host=host, of=namespace() if renewals else new)
@@ -325,7 +329,7 @@ def test_what_is_saved_after_renewals_is_found_after_a_restart_and_by_others(
             finds = renewals == 0 or (renewals == 1 and isinstance(backend, Custom))
             assert engine.run("a", PROMPT) == (16 if finds else 0)
             engine.prefixes.wait(60)
-            # A prompt that grows has the same names at its beginning.
+            # The longer prompt begins with the same blocks, so their names in the store are the same.
             assert engine.run("b", [*PROMPT, 1, 2, 3, 4]) == (BLOCK if finds else 0)
             engine.prefixes.wait(60)
             engine.store.close()
@@ -347,8 +351,8 @@ def test_what_another_engine_wrote_is_asked_for() -> None:
 
 
 def test_kv_of_weights_that_were_replaced_is_never_stored() -> None:
-    """A request continues across a change of weights, and the epoch of a manager changes without the
-    store being notified.
+    """A request may continue while the weights change, and a manager's epoch may change without notice
+    to the store.
     """
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.admit("old", PROMPT, engine.prefixes.prefetch(PROMPT))
@@ -377,7 +381,8 @@ def test_host_memory_keeps_what_was_saved_and_loaded() -> None:
     assert engine.run("b", PROMPT) == 16
     assert engine.store.stats().loads == 0, "host memory has it"
     assert engine.copied_out == 4, "host and store have it"
-    # Two blocks of another prompt, and room for one more: the least recently used block is evicted.
+    # Host memory now has two blocks of another prompt, and room for one more. So the least recently
+    # used block is evicted.
     engine.run("c", [7] * 9)
     engine.prefixes.wait(60)
     assert engine.run("d", [8] * 5) == 0
@@ -409,8 +414,8 @@ def test_what_is_written_back_is_written_late_and_once() -> None:
 
 
 def test_what_is_dirty_when_weights_change_is_never_written() -> None:
-    """Otherwise the block would be stored as KV of the new weights, and a process that starts with them
-    would find it.
+    """If such a block were written, it would be stored as KV of the new weights. A process that starts
+    with these weights would find it.
     """
     shared = Dictionary()
     engine = Engine(Custom(shared, 1 << 20), host=True, write="back")
@@ -442,13 +447,13 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.check("b", 16)
     engine.manager.release("b")
     assert engine.prefixes.free_slots == 6
-    # The request is released while it loads.
+    # The next request is released while its blocks are loaded.
     engine.manager.reset()
     engine.admit("c", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.manager.release("c")
     engine.prefixes.wait(60)
     assert engine.manager.stats().releasing == 0
-    # A copy that fails is reported, and none of its blocks is used.
+    # In the next request the copy fails. This is reported, and none of its blocks is used.
     engine.manager.reset()
     engine.admit("d", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.breaks = True
@@ -457,8 +462,8 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.breaks = False
     assert (engine.manager.request("d").state, engine.manager.request("d").computed_tokens) == ("running", 0)
     engine.manager.release("d")
-    # A load fails in the middle. This is the last case, because afterwards the store has to query the
-    # back end before it starts a load.
+    # In the last request one of several blocks fails. Afterwards the store must query the back end
+    # before it starts another load.
     (damaged,) = [name for name in shared.values if engine.manager.prepare(PROMPT).digests()[1].hex() in name]
     shared.values[damaged] = shared.values[damaged][:-1] + b"?"
     engine.manager.reset()
@@ -479,11 +484,11 @@ def test_writing_back_needs_host_memory() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Requests of a few related prompts over a small device, with a few slots, and a store that fails
-    and whose objects are damaged.
+    """Random calls of requests with related prompts. The device is small, there are few slots, and the
+    store fails at times and has damaged objects.
 
-    The model is: only blocks that were computed with the current weights and saved may be loaded. If
-    the test waited for a save and nothing was lost, these blocks must be loaded.
+    The model is: a load may only return blocks that were computed with the current weights and saved.
+    If the test has waited for a save and nothing was lost, it must return these blocks.
     """
 
     prompts = st.builds(
@@ -507,7 +512,8 @@ class Machine(RuleBasedStateMachine):
             host=host,
             write=write,
         )
-        #: By name: the prompt of a block, and the position of the block's end.
+        #: For the name of each block, a prompt that contains the block, and the number of tokens up to
+        #: its end.
         self.ends: dict[bytes, tuple[list[int], int]] = {}
         self.slots = slots
         self.started: list[tuple[list[int], Prefetch, int]] = []
@@ -529,7 +535,7 @@ class Machine(RuleBasedStateMachine):
     def admit_or_drop(self, data: st.DataObject, drop: bool, loading: bool) -> None:
         prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
         if drop or weights != self.engine.weights:
-            # A prepared prompt belongs to the epoch of its preparation.
+            # The prompt was prepared in an earlier epoch, so it cannot be admitted.
             self.engine.prefixes.drop(started)
             return
         self.count += 1
@@ -544,8 +550,8 @@ class Machine(RuleBasedStateMachine):
         if loaded:
             assert (weights, *prompt[:end]) in self.offered, "loaded, and never offered"
 
-    # The number of running requests depends on the time at which loads finish, so no drawn value may
-    # depend on it.
+    # The number of running requests depends on when loads finish. So the drawn values must not depend
+    # on it.
     @rule(nth=st.integers(0, 1 << 16), save=st.booleans())
     def finish(self, nth: int, save: bool) -> None:
         if not self.running:
@@ -553,7 +559,7 @@ class Machine(RuleBasedStateMachine):
         name = self.running.pop(nth % len(self.running))
         tokens, weights = self.engine.tokens[name], self.engine.weights_of[name]
         if self.engine.manager.request(name).state == "loading":
-            # The request is aborted. Its blocks become free when the load has finished.
+            # The request is aborted during its load. Its blocks become free when the load has finished.
             self.engine.manager.release(name)
             return
         self.engine.compute(name)
@@ -614,7 +620,7 @@ class Machine(RuleBasedStateMachine):
         self.engine.prefixes.flush(60)
         assert self.engine.manager.stats().loading == self.engine.manager.stats().releasing == 0
         assert self.engine.prefixes.free_slots == self.slots, "a slot is lost"
-        # If nothing has failed, saved blocks must be loaded.
+        # Saved blocks must be loaded if nothing has failed.
         for name in self.running:
             self.engine.manager.release(name)
         self.engine.prefixes.renew(namespace(weights="last"))

@@ -1,4 +1,4 @@
-"""``PrefixStore`` does not store blocks that windows, chunks and trims have released."""
+"""``PrefixStore`` does not store blocks that a table has released because of windows, chunks or trims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GARBAGE = b"\xee" * BYTES
 
 
 class Trimming(Engine):
-    """An engine whose null block contains garbage, as on a device whose kernels write padding to it."""
+    """An engine whose null block contains garbage, as on devices whose kernels write padding to it."""
 
     def __init__(self, groups: Sequence[kvpool.GroupSpec] | None, **more: Any) -> None:
         self.stored = Dictionary()
@@ -33,7 +33,9 @@ class Trimming(Engine):
         super().copy_in(pairs)
 
     def check(self, name: str, computed: int) -> None:
-        """Checks that every computed block that the request still has contains its tokens."""
+        """Checks that every computed block that is still in the request's table has the KV of its
+        tokens.
+        """
         tokens, table = self.tokens[name], self.manager.block_ids(name)
         for at in range(computed // BLOCK):
             if table[at] != 0:

@@ -1,5 +1,5 @@
-"""Tests Redis over TLS: through a TLS proxy, and with a server that supports TLS itself, if one is
-available.
+"""Tests Redis over TLS, through a proxy. If a server that supports TLS is available, tests it directly,
+too.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from tests.test_store import AGES, PATIENT, finish, key, namespace, payload
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Longer than a TLS record, and longer than one write of a socket.
+#: Number of bytes that is larger than a TLS record, and larger than one write of a socket.
 LONG = 1 << 18
 PASSWORD = "of-nobody-else"
 
 
 class Certificates:
-    """A certificate authority, and two certificates that it signs: for 127.0.0.1, and for a client."""
+    """A certificate authority, and two certificates that it has signed: one for 127.0.0.1, and one for
+    a client.
+    """
 
     def __init__(self, folder: Path) -> None:
         authority, self.folder = trustme.CA(), folder
@@ -53,7 +55,7 @@ class Certificates:
 
 
 class Proxy:
-    """A proxy that uses TLS with its clients, and passes their data to a Unix socket."""
+    """A proxy between clients that use TLS and a server on a Unix socket."""
 
     def __init__(self, path: Path, certificates: Certificates, *, asks: bool, newest: ssl.TLSVersion) -> None:
         self._path = path
@@ -103,7 +105,7 @@ class Proxy:
         raise ConnectionResetError
 
     def cut(self) -> None:
-        """Ends all connections without notice."""
+        """Closes all connections abruptly."""
 
         async def cut() -> None:
             for task in list(self._tasks):
@@ -116,7 +118,7 @@ class Proxy:
 
         async def close() -> None:
             self._server.close()
-            # Cancelled tasks end before the loop does.
+            # Wait until the cancelled tasks have ended, before the loop ends.
             while self._tasks:
                 await asyncio.sleep(0)
 
@@ -216,7 +218,7 @@ def test_a_server_may_require_a_client_certificate(server: Path, certificates: C
 
 
 def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificates) -> None:
-    """The deadline also applies to the socket below TLS, because TLS reads until a record is complete."""
+    """The deadline has to apply to the socket below TLS, because TLS reads until a record is complete."""
     with dripping(b"\x16\x03\x03\x3f\xff", b"x") as port:
         backend = backend_from_url(url(port, certificates), 1 << 24, timeout=0.3)
         arena = Arena(1, LONG)
@@ -225,7 +227,7 @@ def test_a_handshake_that_drips_ends_after_the_timeout(certificates: Certificate
 
 
 def test_a_server_without_tls_receives_no_password(certificates: Certificates) -> None:
-    """The server behaves like one that is misconfigured, or like an attacker between client and server."""
+    """Such a server may be configured wrongly, or an attacker between client and server."""
     heard = bytearray()
 
     def answer(listening: socket.socket) -> None:
@@ -294,7 +296,7 @@ def test_urls_with_inconsistent_or_unsupported_parts_are_refused(address: str, w
 
 
 def speaking_tls() -> str | None:
-    """Returns a Redis server that supports TLS itself, as Debian's does, or None."""
+    """Returns a Redis server that supports TLS itself, as Debian's does. Otherwise returns None."""
     for program in (
         os.environ.get("KVPOOL_REDIS_SERVER"),
         Path(sys.executable).parent / "redis-server",

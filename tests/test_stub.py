@@ -1,6 +1,6 @@
-"""The stubs match the binary, their examples run, and importing kvpool remains cheap.
+"""The stubs match the binary, their examples run, and an import of kvpool is cheap.
 
-stubtest compares signatures (`make stubs-check`). The tests here check everything else.
+``make stubs-check`` compares signatures with stubtest. The tests here check everything else.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ STUBS = {
     "" if path.stem == "__init__" else path.stem: path
     for path in sorted(Path(kvpool.__file__).with_name("_core").glob("*.pyi"))
 }
-#: A longer stub would cover more than one topic. The longest is the manager's, because its class
-#: cannot be split.
+#: Largest number of lines of a stub. A longer stub would cover more than one topic. The manager's stub
+#: is the longest, because its class cannot be split.
 LINES = 1_100
-#: The modules of the package that contain names of the binary.
+#: The modules of the package that export names of the binary.
 PUBLIC = (kvpool, events, hashing, journal, parts, policies, sizing, store, traces, transfer)
 HEAVY = ("torch", "numpy", "typer", "rich", "vllm", "matplotlib")
 ERROR_CLASSES = [
@@ -61,7 +61,7 @@ def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
     """Returns every module, function, class, method and property of the stubs, such as
     ``pool.BlockPool.allocate``.
 
-    Each has its docstring (None if there is none), file and line.
+    Each has its docstring (None if it has none), its file and its line.
     """
     docs: dict[str, tuple[str | None, Path, int]] = {}
 
@@ -71,7 +71,7 @@ def _stub_docs() -> dict[str, tuple[str | None, Path, int]]:
                 docs[prefix + node.name] = (ast.get_docstring(node), path, node.lineno)
                 add(f"{prefix}{node.name}.", node.body, path)
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("__"):
-                # Of several overloads, the first has the docstring.
+                # If a function has several overloads, the first has the docstring.
                 docs.setdefault(prefix + node.name, (ast.get_docstring(node), path, node.lineno))
 
     for topic, path in STUBS.items():
@@ -122,7 +122,8 @@ def test_classes_say_where_they_are(topic: str) -> None:
 def test_names_of_the_binary_are_public_names() -> None:
     exported = [getattr(module, name) for module in PUBLIC for name in module.__all__]
     public = {f"{one.__module__}.{one.__name__}" for one in exported if hasattr(one, "__module__")}
-    # The parts of kvpool.integrations.vllm, of the torch ops, and of errors about policies are private.
+    # These names are private: the parts of kvpool.integrations.vllm, of the torch ops, and of errors
+    # about policies.
     own = {f"kvpool._core.vllm.{name}" for name in _core.vllm.__all__}
     own |= {f"kvpool._core.facets.{name}" for name in _core.facets.__all__}
     own |= {"kvpool._core.transfer.copy_by_handle", "kvpool._core.policies.policy_removal"}
@@ -131,11 +132,11 @@ def test_names_of_the_binary_are_public_names() -> None:
 
 
 def test_a_name_has_one_place() -> None:
-    """Some names are in two modules: the base class of all errors, and the constructors of chains,
-    which are also in the modules of their topics.
+    """Each name is in one module, with two exceptions: the base class of all errors, and the
+    constructors of chains, which are also in the modules of their topics.
     """
     modules = (*PUBLIC, errors, models, testing)
-    # errors and models have no __all__: everything that they define is public.
+    # errors and models have no __all__. Everything that they define is public.
     names = [
         name
         for module in modules
@@ -239,7 +240,7 @@ def test_errors_named_in_the_stub_exist() -> None:
     assert len(named) > 10
 
 
-#: The public modules.
+#: The public modules of the package.
 MODULES = ("kvpool", "kvpool.errors", *(f"kvpool.{name}" for name in kvpool._LAZY), "kvpool.cli")
 
 

@@ -1,4 +1,6 @@
-"""Every check has a make target, and every target with a check runs for each change or at night."""
+"""Tests that every check has a make target, and that each such target runs for every change or at
+night.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-#: Targets that `.ci/run` and `make nightly` do not run, each with the reason.
+#: Targets that neither `.ci/run` nor `make nightly` runs, each with the reason.
 NO_CHECK: Final = {
     "help": "a list",
     "clean": "removes",
@@ -41,7 +43,7 @@ NO_CHECK: Final = {
 
 
 class Makefile:
-    """The targets of a Makefile, with the prerequisites and the recipe of each."""
+    """The targets of a Makefile. Each has its prerequisites and its recipe."""
 
     def __init__(self, text: str) -> None:
         self.needs: dict[str, list[str]] = {}
@@ -63,7 +65,7 @@ class Makefile:
         self.phony = set(phony[1].split())
 
     def reached(self, first: set[str]) -> set[str]:
-        """Returns these targets, and all targets that they make."""
+        """Returns these targets, and all targets that they make, directly or indirectly."""
         found: set[str] = set()
         left = list(first)
         while left:
@@ -77,7 +79,7 @@ class Makefile:
 
 
 def made_by(text: str, make: str = "make") -> list[str]:
-    """Returns the arguments of each call of make."""
+    """Returns the arguments of each call of make in a text."""
     return re.findall(rf"^\s*{make}\s+(.*)$", text, flags=re.MULTILINE)
 
 
@@ -103,7 +105,7 @@ def scripts() -> list[Path]:
 def test_every_script_that_can_be_run_has_a_target(makefile: Makefile) -> None:
     recipes = "".join(makefile.recipes.values())
     named = {path for path in scripts() if f" {path.relative_to(ROOT)}" in recipes}
-    # A script may run another script as a module, or import parts of it.
+    # A script may run another script as a module, or import it.
     texts = [path.read_text(encoding="utf-8") for path in named]
     modules = {path: str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in scripts()}
     helpers = {path for path, module in modules.items() if any(module in text for text in texts)}
@@ -137,7 +139,9 @@ def test_the_checks_are_listed_for_who_contributes(makefile: Makefile) -> None:
 
 
 def draws(function: ast.FunctionDef) -> bool:
-    """Returns whether a test runs a state machine of Hypothesis, or a Hypothesis test inside of itself."""
+    """Returns whether a test runs a state machine of Hypothesis, or a Hypothesis test that is defined
+    inside of it.
+    """
     for node in (inner for statement in function.body for inner in ast.walk(statement)):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
@@ -149,8 +153,8 @@ def draws(function: ast.FunctionDef) -> bool:
 
 
 def test_what_draws_more_in_test_slow_is_run_there(makefile: Makefile) -> None:
-    """test-slow leaves out the tests that `make test` already runs in the same way. Markers select the
-    tests that draw more examples. Hypothesis itself marks the tests that it calls.
+    """`make test-slow` leaves out tests that `make test` already runs in the same way. It selects by
+    markers the tests that draw more examples. Hypothesis marks its own tests.
     """
     assert '-m "slow or longer or hypothesis"' in makefile.recipes["test-slow-python"]
     longer, unmarked = 0, []
@@ -201,7 +205,7 @@ def test_what_is_measured_is_built_as_shipped(tmp_path: Path, target: str, build
 
 @pytest.fixture
 def ci(tmp_path: Path) -> Path:
-    """Creates a checkout with only .ci/run. Every command in it only records its arguments."""
+    """Makes a checkout that contains only .ci/run. Every command in it only records its arguments."""
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
     (tmp_path / "bin").mkdir()

@@ -1,4 +1,4 @@
-"""kvpool.testing has no requirements. No other module imports it, and its example runs."""
+"""kvpool.testing needs no other package. No other module imports it, and its example runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_observations_see_every_change() -> None:
     ):
         change()
         if (now := observe_pool(pool)) in seen:
-            # Only one state is not visible: a fence on one of two references of a block.
+            # The observed state lacks only one thing: that one of a block's two references is fenced.
             assert pool.ref_count(1) == 2
         seen.append(now)
     manager = kvpool.CacheManager(9, 2)

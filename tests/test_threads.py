@@ -1,5 +1,5 @@
-"""Tests real threads on one pool and one manager: calls are atomic, and nothing is lost. The tests use
-no sleeps and no timing.
+"""Tests threads that use one pool and one manager at once. Calls are atomic, and no block is lost. The
+tests use no sleeps and no timing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_requests_of_many_threads() -> None:
         prompt_tokens = hit_tokens = appended = 0
         for turn in range(ROUNDS):
             name = f"{worker}-{turn}"
-            # All requests share the first four blocks, and the rest is the request's own.
+            # All requests share the first four blocks. The rest of each prompt is unique.
             prompt = [*shared, 1000 + worker, turn, 7]
             admission = manager.admit(name, prompt)
             assert admission.cached_tokens in {0, 4, 8, 12, 16}
@@ -90,7 +90,6 @@ def test_a_pool_of_many_threads() -> None:
             fresh = pool.allocate(3)
             taken += 3
             for block in fresh:
-                # No other thread holds a block that was just allocated.
                 assert owners[block] == 0
                 owners[block] = worker + 1
             assert not set(found) & set(fresh)
@@ -120,8 +119,8 @@ def test_a_pool_of_many_threads() -> None:
 
 
 def test_threads_that_want_more_than_there_is() -> None:
-    """Each refusal is correct at its time and reports the number of missing blocks. At the end no block
-    is held.
+    """Each refusal is correct when it happens, and reports the number of missing blocks. At the end no
+    block is held.
     """
     pool = kvpool.BlockPool(10, 4)
 
@@ -205,8 +204,8 @@ def test_a_step_is_stale_once_another_thread_changed_the_manager() -> None:
 
 
 def test_of_steps_planned_at_once_each_is_whole() -> None:
-    """Threads commit steps concurrently. A commit executes its whole plan, or nothing if another step
-    was committed first.
+    """Threads plan and commit steps at the same time. A commit executes its whole plan, or nothing if
+    another thread has committed a step meanwhile.
     """
     manager = kvpool.CacheManager(4000, 4)
     names = list(range(5))

@@ -1,4 +1,4 @@
-"""Tests real threads that read while others run steps, epochs, fences, events, policies, replays and
+"""Tests threads that read while others run steps, epochs, fences, events, policies, replays and
 transfers. The tests use no sleeps and no timing.
 """
 
@@ -26,7 +26,9 @@ ROUNDS = 150
 
 
 def matchable(pool: kvpool.BlockPool) -> set[bytes]:
-    """Returns the contents that a lookup could find, computed only from the pool's blocks."""
+    """Returns the hashes that a lookup could find, computed only from what the pool reports about its
+    blocks.
+    """
     computed = [block for block in range(1, pool.num_blocks) if pool.diagnose.is_computed(block)]
     return {digest for block in computed if (digest := pool.diagnose.hash_of(block)) is not None}
 
@@ -98,8 +100,8 @@ def test_readers_of_every_kind_beside_steps() -> None:
         assert 0 <= advice["block_hit_rate"] <= 1
         assert manager.retention.stats() is not None
         assert manager.swaps.host_stats() is not None
-        # Each of the two orders is a snapshot of a different moment. Between them, a block may move
-        # from one order to the other.
+        # The two orders are read one after the other. A block may move from one to the other in
+        # between.
         for order in (manager.diagnose.free_order(), manager.diagnose.eviction_order()):
             assert len(set(order)) == len(order)
             assert set(order) <= set(range(1, 600))
@@ -175,7 +177,7 @@ def test_several_consumers_share_the_events() -> None:
 
 
 def test_many_events_at_once_while_others_append() -> None:
-    """A slow consumer converts its many events while steps continue, and gets all of them in order."""
+    """A slow consumer converts many events while steps continue. It gets all of them, in order."""
     events = 20_000
     pool = kvpool.BlockPool(events + 1, 1, event_capacity=events)
     chain = kvpool.BlockHasher(block_size=1).cursor(range(events)).chain()
@@ -195,8 +197,8 @@ def test_many_events_at_once_while_others_append() -> None:
 
 
 def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
-    """Hashing runs without the lock, so the weights may change before the admission. In that case the
-    admission is refused, and the prompt is hashed again.
+    """A prompt is hashed without the lock, so the weights may change before the request is admitted.
+    Then the admission is refused, and the prompt is hashed again.
     """
     manager = kvpool.CacheManager(400, 4)
     prompt = list(range(200))
@@ -232,8 +234,8 @@ def test_a_prompt_hashed_before_the_epoch_changed_never_hits() -> None:
 
 
 def test_a_device_completes_steps_behind_the_scheduler() -> None:
-    """The step of an aborted request may write to the request's blocks until the step completes. Until
-    then no other request gets these blocks.
+    """If a request is aborted, a running step may still write to its blocks. No other request gets them
+    before the step has completed.
     """
     pool = kvpool.BlockPool(40, 4)
     memory = [0] * pool.num_blocks
@@ -281,8 +283,8 @@ def test_a_device_completes_steps_behind_the_scheduler() -> None:
 
 
 def test_a_policy_whose_helper_looks_at_its_pool() -> None:
-    """The thread in which a policy runs cannot call the pool. If the policy uses another thread, that
-    thread gets its answer as soon as the policy's call ends.
+    """A policy cannot call the pool in the thread in which it runs. If it lets another thread call the
+    pool, that thread gets its answer when the policy's call has ended.
     """
     asked: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     refused: list[bool] = []
@@ -370,7 +372,7 @@ def test_replays_of_one_trace_at_once() -> None:
         replay.advance()
         return replay.report_json()
 
-    # A replay that is dropped early ends its own threads.
+    # A replay that is dropped before its end stops its threads.
     def give_up() -> str:
         kvpool.traces.Replay(trace, block_size=16, capacity_blocks=500, threads=3).advance(1)
         return ""
@@ -384,7 +386,7 @@ def blocks_of(store: BlockStore, count: int) -> list[int]:
 
 
 def store_of(count: int) -> BlockStore:
-    """Creates host memory with blocks of 64 bytes, each filled with its number."""
+    """Makes host memory whose blocks have 64 bytes. Each block is filled with its number."""
     memory = ctypes.create_string_buffer(count * 64)
     store = BlockStore.from_regions([(ctypes.addressof(memory), 64, 64)], count, keep_alive=memory)
     for block in range(count):
@@ -393,8 +395,8 @@ def store_of(count: int) -> BlockStore:
 
 
 def test_one_engine_of_many_threads() -> None:
-    """Each thread copies only within its own blocks. The end of each transfer is reported once, to a
-    thread that waits or polls.
+    """Each thread copies only within its own blocks. The end of each transfer is reported once, to one
+    of the threads that wait or poll.
     """
     count = 16 * WORKERS
     source, target = store_of(count), store_of(count)
@@ -443,7 +445,7 @@ def test_an_engine_is_closed_while_others_submit() -> None:
             return 32
 
         done = together(engine.close, *[partial(work, worker) for worker in range(WORKERS)])[1:]
-        # Accepted transfers were executed, and no others.
+        # The engine has executed all transfers that it has accepted, and no others.
         assert engine.closed
         assert engine.in_flight == 0
         now = blocks_of(target, WORKERS * 32)

@@ -1,4 +1,4 @@
-"""Tests tiers and plans from Python, and the manager's forks and swaps: conversions, errors, and one
+"""Tests tiers and plans, and the manager's forks and swaps, in Python: conversions, errors, and one
 complete use of each.
 """
 
@@ -8,8 +8,6 @@ import pytest
 
 import kvpool
 from kvpool import errors
-
-# --- Tiers and plans ---
 
 
 def test_pools_of_a_tiered_pool_are_views() -> None:
@@ -85,9 +83,6 @@ def test_plans_of_the_callers_own() -> None:
     ):
         with pytest.raises(errors.InvalidArgumentError, match=words):
             wrong()
-
-
-# --- The manager ---
 
 
 def test_parallel_samples_of_one_prompt() -> None:

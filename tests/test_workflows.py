@@ -1,4 +1,4 @@
-"""The workflows of the hosting platform use make targets that exist, and have no more rights than they
+"""The workflows of the hosting platform use existing make targets. They have no more rights than they
 need.
 """
 
@@ -15,7 +15,8 @@ from tests.test_targets import Makefile
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-#: Jobs that may request a token of this repository's identity in order to publish: (workflow, job).
+#: Jobs that may request a token for this repository's identity, in order to publish. Each is a workflow
+#: and a job.
 MAY_PUBLISH = {
     ("docs", "deploy"): {"pages": "write", "id-token": "write"},
     ("release", "publish-packages"): {"id-token": "write"},
@@ -34,7 +35,7 @@ def jobs() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 def made(job: dict[str, Any]) -> list[str]:
-    """Returns the targets that a job makes, including those that a matrix names."""
+    """Returns the targets that a job makes. This includes targets in the job's matrix."""
     targets = []
     for step in job.get("steps", []):
         for words in re.findall(r"(?:^|[;&|]\s*)make\s+([^\n;&|]*)", step.get("run", ""), flags=re.MULTILINE):
@@ -114,8 +115,8 @@ def test_no_job_runs_for_ever_or_keeps_a_token() -> None:
 
 
 def test_what_comes_from_outside_is_in_no_command() -> None:
-    """A branch or a tag can have a name like ``$(...)``, which a shell would execute. So the value of
-    an expression is passed in the environment.
+    """The name of a branch or a tag can be like ``$(...)``, which a shell would execute. So values from
+    outside are passed in the environment.
     """
     for workflow, name, job in jobs():
         for step in job.get("steps", []):

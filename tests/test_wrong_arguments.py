@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.kinds import Wrong
 
 NAMES = list(rows(World(Path())))
-#: Classes and calls without rows, each with the tests of their arguments.
+#: Classes and calls without rows in rows.py, each with the tests of their arguments.
 ELSEWHERE: dict[str, str] = {
     "EventPublisher": "tests/events",
     "Custom": "tests/test_store_backends.py",
@@ -38,9 +38,7 @@ ELSEWHERE: dict[str, str] = {
 
 
 def amiss(call: Any, wrong: Wrong) -> str:
-    """Checks the refusal of a value. Returns a description of what is wrong with it, or "" if it is
-    correct.
-    """
+    """Makes a call with a wrong value. Returns what is wrong with the refusal, or "" if it is correct."""
     try:
         call(wrong.value)
     except Exception as error:
@@ -71,7 +69,7 @@ def test_wrong_arguments_are_refused_and_change_nothing(name: str, tmp_path: Pat
 
 
 def public_calls() -> Iterator[str]:
-    """Yields the constructors and methods of the extension's public classes that take arguments."""
+    """Yields the constructors and methods of the extension's public classes that have arguments."""
     for module in (kvpool, _core.facets, events, hashing, journal, parts, sizing, store, traces, transfer):
         for made in (getattr(module, name) for name in module.__all__):
             if not inspect.isclass(made) or not made.__module__.startswith("kvpool._core"):

@@ -1,4 +1,4 @@
-"""Runs real threads for tests: they start at the same moment, and readers run while they work."""
+"""Runs threads for tests. They start at the same moment, and readers can run while they work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def together(*tasks: Callable[[], Any]) -> list[Any]:
-    """Runs each task in its own thread, all starting at the same moment. Raises the exception of a
-    failed task.
+    """Runs each task in a thread. All threads start at the same moment. Raises the exception of a task
+    that fails.
     """
     barrier = threading.Barrier(len(tasks))
 
@@ -62,6 +62,6 @@ def watched(
 
 
 def check_sums(stats: kvpool.PoolStats) -> None:
-    """Checks that every block is counted exactly once in the pool's sums."""
+    """Checks that the pool's counts contain every block exactly once."""
     assert stats.free + stats.cached_free + stats.active + stats.fenced == stats.usable
     assert stats.available == stats.free + stats.cached_free

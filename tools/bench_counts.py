@@ -1,8 +1,8 @@
-"""Counts the instructions per block of the pool's operations with callgrind. The counts are the same on
-every machine and do not depend on its load.
+"""Counts the instructions that the pool's operations execute per block, with callgrind. The counts are
+equal on every machine and do not depend on its load.
 
 Needs valgrind. ``python tools/bench_counts.py`` builds ``benches/src/bin/counts.rs`` and prints a
-table. ``--binary`` counts an existing binary, for example that of an older commit.
+table. ``--binary`` counts an existing binary, for example one that was built from an older commit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ def count(binary: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Builds the binary, counts, and prints the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", type=Path, help="a binary to count, instead of building one")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -1,7 +1,7 @@
 """Connects Playwright to the headless Chromium of Qt WebEngine, which is installed from PyPI.
 
 ``make .venv/.browser`` installs Playwright and Qt WebEngine in a separate folder. Playwright's own
-browsers are not on PyPI. So this module lets Qt open an empty window without a display, and connects
+browsers are not on PyPI. So this module opens an empty Qt window without a display, and connects
 Playwright to the window's debugging port.
 """
 
@@ -22,9 +22,9 @@ from tools.dynamo.indexer import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The folder that ``make .venv/.browser`` installs into.
+#: The folder into which ``make .venv/.browser`` installs the packages.
 PACKAGES: Final = Path(__file__).resolve().parents[1] / ".venv" / "browser"
-#: Seconds that the browser may take to start.
+#: Largest number of seconds that the browser may take to start.
 START_S: Final = 60
 _WINDOW: Final = """
 from PySide6.QtWebEngineWidgets import QWebEngineView
@@ -65,8 +65,8 @@ def opened_page(packages: Path = PACKAGES) -> Iterator[Any]:
             "XDG_RUNTIME_DIR": home,
             "PYTHONPATH": str(packages),
             "QT_QPA_PLATFORM": "offscreen",
-            # The sandbox needs rights that a container does not have. The sandbox is not necessary,
-            # because only this project's pages are opened.
+            # The sandbox needs rights that a container does not have. The browser can do without it,
+            # because it opens only this project's pages.
             "QTWEBENGINE_DISABLE_SANDBOX": "1",
             "QTWEBENGINE_CHROMIUM_FLAGS": "--disable-gpu --force-device-scale-factor=1",
             "QTWEBENGINE_REMOTE_DEBUGGING": f"127.0.0.1:{port}",
@@ -78,8 +78,8 @@ def opened_page(packages: Path = PACKAGES) -> Iterator[Any]:
             address = f"http://127.0.0.1:{port}"
             _wait(process, address, log)
             with sync_playwright() as playwright:
-                # Qt has one browser context. It refuses the settings that Playwright passes to a new
-                # context.
+                # Use the browser's only context. Qt refuses the settings that Playwright passes to a
+                # new context.
                 browser = playwright.chromium.connect_over_cdp(address, no_defaults=True)
                 yield browser.contexts[0].pages[0]
         finally:

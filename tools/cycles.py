@@ -1,9 +1,9 @@
 """Finds import cycles among the files of the Rust crates and of the Python package.
 
-A file of a crate depends on each file that defines a name that it uses. Uses are found in ``use``
-declarations and in paths that begin with ``crate``, ``super`` or one of its own modules. A name that a
+A Rust file depends on each file that defines a name that it uses. The names come from ``use``
+declarations, and from paths that begin with ``crate``, ``super`` or a module of the file. A name that a
 file re-exports belongs to the file that defines it. Comments and unit tests do not count. An ``impl``
-of a type in another file does not count either: the files of one type count as one.
+of a type that another file defines does not count either, because all files of one type count as one.
 
 A module of the package is a file. It depends on the modules that its import statements load when the
 module itself is imported. Imports under ``TYPE_CHECKING`` and in functions do not count.
@@ -34,7 +34,7 @@ TESTS = re.compile(r"#\[cfg\((?:all\()?test[^\n]*\n(?:\s*#\[[^\n]*\n)*\s*mod ")
 
 @dataclass
 class Source:
-    """A file of a crate: its code, the paths that it re-exports by name, and the paths that it uses."""
+    """A file of a crate: its code, the names that it re-exports, and the paths that it uses."""
 
     code: str
     exports: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ def leaves(tree: str) -> list[str]:
 
 
 def sources(folder: Path) -> dict[Module, Source]:
-    """Returns the files of a crate by module."""
+    """Returns the files of a crate by the path of their module."""
     found = {}
     for path in sorted(folder.rglob("*.rs")):
         module = path.relative_to(folder).with_suffix("").parts
@@ -80,7 +80,7 @@ def sources(folder: Path) -> dict[Module, Source]:
 def resolve(
     modules: dict[Module, Source], at: Module, path: str, depth: int = 0
 ) -> tuple[Module, str] | None:
-    """Returns the file that defines the item of a path, and the item's name."""
+    """Returns the file that defines the item of a path, and the name of the item."""
     first, *names = path.split("::")
     if first == "crate":
         at = ()
@@ -101,7 +101,9 @@ def resolve(
 
 
 def rust_files(folder: Path) -> Graph:
-    """Returns the files that each file of a crate depends on, and the names that it uses from them."""
+    """Returns for each file of a crate the files that it depends on, and the names that it uses from
+    each.
+    """
     modules = sources(folder)
     types = {module: set(TYPE.findall(source.code)) for module, source in modules.items()}
     graph: Graph = {}
@@ -121,7 +123,9 @@ def rust_files(folder: Path) -> Graph:
 
 
 def python_modules(package: Path) -> Graph:
-    """Returns the modules that the import of each file of a package loads, and the names that it uses."""
+    """Returns for each module of a package the modules that its import loads, and the names that it
+    uses.
+    """
     names = {}
     for path in package.rglob("*.py"):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -129,17 +133,17 @@ def python_modules(package: Path) -> Graph:
     graph: Graph = {name: {} for name in names}
     for name, path in names.items():
         for module, what in imports(ast.parse(path.read_text()).body):
-            # The imported name may be a module of the package.
+            # An imported name may itself be a module of the package.
             needed = f"{module}.{what}" if f"{module}.{what}" in names else module
-            # A package's own __init__ is imported before its modules, so it does not count as a
-            # dependency.
+            # The ``__init__`` of a module's own package is imported before the module, so it does not
+            # count as a dependency.
             if needed in names and needed != name and not name.startswith(f"{needed}."):
                 graph[name].setdefault(needed, set()).add(what or needed)
     return graph
 
 
 def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
-    """Returns the modules and names that the statements of a module import when they run."""
+    """Returns the modules and the names that the import statements of a module load when they run."""
     found: list[tuple[str, str]] = []
     for node in body:
         match node:
@@ -158,8 +162,8 @@ def imports(body: list[ast.stmt]) -> list[tuple[str, str]]:
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """Returns one cycle of each group of files that depend on each other. To find the next cycle,
-    removes one edge of the cycle that was found, until no cycle is left.
+    """Returns one cycle for each group of files that depend on each other. After each cycle, removes
+    one of its edges and searches again.
     """
     graph = {name: dict(needed) for name, needed in graph.items()}
     found = []
@@ -167,7 +171,8 @@ def cycles(graph: Graph) -> list[list[str]]:
         try:
             list(TopologicalSorter(graph).static_order())
         except CycleError as error:
-            # The sorter lists each module before the module that depends on it.
+            # The sorter's cycle lists each module before the module that depends on it. Reverse the
+            # order.
             cycle: list[str] = error.args[1][::-1]
             found.append(cycle)
             del graph[cycle[0]][cycle[1]]

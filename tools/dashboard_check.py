@@ -54,7 +54,8 @@ RULES_TEST: Final = ROOT / "tools" / "dashboard" / "rules_test.yml"
 PATIENCE: Final = 30.0
 #: Seconds for which the load runs.
 SECONDS: Final = 60
-#: Values of Grafana's variables. The page is read once a second, and every pool and store is chosen.
+#: Values that replace Grafana's variables in queries. All pools and stores are chosen, and the interval
+#: fits a page that is read once a second.
 VARIABLES: Final = {
     "__rate_interval": "4s",
     "__interval": "1s",
@@ -69,7 +70,7 @@ class PrometheusError(Exception):
 
 
 def queries(panel: dict[str, Any]) -> list[str]:
-    """Returns the queries of a panel, with their variables replaced by values."""
+    """Returns the queries of a panel. Their variables are replaced by values."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in VARIABLES:
@@ -82,10 +83,10 @@ def queries(panel: dict[str, Any]) -> list[str]:
 
 
 def promtool(*words: str | Path, given: str | None = None) -> None:
-    """Runs promtool.
+    """Runs promtool, and returns its output.
 
     Raises:
-        PrometheusError: promtool fails.
+        PrometheusError: promtool reports an error.
     """
     done = subprocess.run(["promtool", *words], input=given, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -99,7 +100,7 @@ class Prometheus:
         self._url = url
 
     def ask(self, path: str, **parameters: str | float) -> Any:
-        """Returns the answer of the HTTP API.
+        """Returns the answer of Prometheus's HTTP API.
 
         Raises:
             PrometheusError: The answer is an error or has a warning.
@@ -116,8 +117,8 @@ class Prometheus:
         return document["data"]
 
     def problems(self) -> Iterator[str]:
-        """Yields failed reads of the metrics page, failed evaluations of rules, and panels that were
-        always empty.
+        """Yields a line for each failed read of the metrics page, each failed evaluation of a rule, and
+        each panel that was always empty.
         """
         for target in self.ask("targets", state="active")["activeTargets"]:
             if target["health"] != "up" or target["lastError"]:
@@ -154,7 +155,7 @@ def running(target: str) -> Iterator[Prometheus]:
         "scrape_configs": [{"job_name": "kvpool", "static_configs": [{"targets": [target]}]}],
     }
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+b") as log:
-        # Every JSON text is also valid YAML.
+        # Write the configuration as JSON, because every JSON text is also valid YAML.
         path = Path(folder) / "prometheus.yml"
         path.write_text(json.dumps(config), encoding="utf-8")
         command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/data"]

@@ -1,10 +1,9 @@
 """Writes the API pages of the site from the stubs and the sources: one page per class.
 
 Every module of :data:`MODULES` has a page with its functions and a list of its classes. Every class
-that a module exports has its own page, which documents its methods. Some classes are not exported, but
-a method or property of an exported class returns them, such as ``manager.swaps``. Each of them gets a
-page beside that exported class. Exceptions have no methods, so they are documented on the page of their
-module.
+that a module exports has its own page, which documents its methods. A class that no module exports also
+gets a page if a method or property of an exported class returns it, such as ``manager.swaps``.
+Exceptions have no methods, so they are documented on the page of their module.
 
 The sources are parsed and not imported, so the pages can be written without the compiled extension.
 """
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Modules whose API is documented, and what each is for.
+#: Modules whose API is documented, each with its purpose.
 MODULES: Final = {
     "kvpool": "What a scheduler calls",
     "kvpool.errors": "Exceptions",
@@ -38,11 +37,12 @@ MODULES: Final = {
     "kvpool.transfer": "Moved bytes",
     "kvpool.testing": "Snapshots for tests",
 }
-#: Modules that the search leaves out: they are for tests of kvpool and of code over it.
+#: Modules that the site's search leaves out, because they are only for tests of kvpool and of code that
+#: uses it.
 NOT_SEARCHED: Final = ("kvpool.testing",)
-#: Classes whose names are listed on one page.
+#: Large classes. One page lists the names of all their methods.
 LISTED: Final = ("CacheManager", "BlockPool")
-#: Front matter that keeps a page out of the search.
+#: Text at the start of a page that excludes the page from the search.
 UNSEARCHED: Final = "---\nsearch:\n  exclude: true\n---\n\n"
 
 
@@ -57,28 +57,28 @@ class Member:
     name: str
     is_property: bool
     summary: str
-    #: Names of classes in its return annotation.
+    #: Names of the classes in the annotation of its return value.
     returns: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A class, function or constant of the documented API."""
+    """A documented class, function or constant."""
 
-    #: The module under which it is documented.
+    #: The module that the pages name as its home.
     module: str
     name: str
-    #: ``class``, ``exception``, ``function`` or ``constant``.
+    #: The kind of the entry: ``class``, ``exception``, ``function`` or ``constant``.
     kind: str
-    #: The dotted path that mkdocstrings resolves.
+    #: The dotted path by which mkdocstrings finds it.
     path: str
     summary: str
     members: tuple[Member, ...] = ()
 
     @property
     def page(self) -> str | None:
-        """Returns the entry's own page, relative to the folder ``api``, or None if the entry is on its
-        module's page.
+        """Returns the path of the entry's own page, relative to the folder ``api``. Returns None if the
+        entry is documented on its module's page.
         """
         return f"{topic_of(self.module)}/{self.name}.md" if self.kind == "class" else None
 
@@ -89,7 +89,7 @@ def topic_of(module: str) -> str:
 
 
 def source_of(root: Path, module: str) -> Path:
-    """Returns the source file of a module. For modules of the extension this is a stub."""
+    """Returns the path of a module's source file. For modules of the extension this is the stub."""
     path = root / "python" / module.replace(".", "/")
     for candidate in (path.with_suffix(".py"), path.with_suffix(".pyi"), path / "__init__.py"):
         if candidate.exists():
@@ -139,7 +139,9 @@ class Sources:
         return ".".join([*parts, node.module or ""])
 
     def find(self, module: str, name: str) -> tuple[str, ast.stmt] | None:
-        """Follows imports to the definition of a name; returns its module and its syntax node."""
+        """Follows imports to the definition of a name. Returns the module that defines it, and its
+        syntax node.
+        """
         tree = self.tree(module)
         if tree is None:
             return None
@@ -160,7 +162,7 @@ class Sources:
 
 
 def summary_of(node: ast.AST) -> str:
-    """Returns the first sentence of a docstring on one line, in Markdown. Empty if there is no
+    """Returns the first sentence of a docstring on one line, in Markdown. Returns "" if there is no
     docstring.
     """
     if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
@@ -178,8 +180,8 @@ def plain_code(text: str) -> str:
 
 
 def members_of(node: ast.ClassDef) -> tuple[Member, ...]:
-    """Returns the public methods and properties of a class, in source order. Of several overloads,
-    returns the first.
+    """Returns the public methods and properties of a class, in source order. If a method is overloaded,
+    returns its first overload.
     """
     found: dict[str, Member] = {}
     for one in node.body:
@@ -244,8 +246,7 @@ def entries(root: Path) -> list[Entry]:
             if key in found or not definition[0].startswith("kvpool."):
                 continue
             found[key] = _entry(sources, owner.module, name, ".".join(key), *definition)
-            # Insert at the front, because a nested part belongs to the same module as the part that
-            # contains it.
+            # Insert at the front, because a class that this class returns belongs to the same module.
             waiting.insert(0, (key, found[key]))
     order = {module: at for at, module in enumerate(MODULES)}
     return sorted(found.values(), key=lambda one: order[one.module])
@@ -262,7 +263,7 @@ def _directive(path: str, **options: object) -> list[str]:
 def class_page(entry: Entry) -> str:
     """Returns the page of a class: its docstring, followed by its methods.
 
-    The heading is the one that mkdocstrings makes, because the links in signatures lead to that heading.
+    Its heading is the same as that of mkdocstrings, because links in signatures lead to that heading.
     """
     head = UNSEARCHED if entry.module in NOT_SEARCHED else ""
     is_exported = entry.path == f"{entry.module}.{entry.name}"
@@ -291,7 +292,7 @@ def module_page(module: str, all_entries: list[Entry]) -> str:
 
 
 def names_page(all_entries: list[Entry]) -> str:
-    """Returns the page that lists every name of the large classes, and of the classes that their
+    """Returns the page that lists every method of the large classes, and of the classes that their
     properties return.
     """
     by_name = {entry.name: entry for entry in all_entries if entry.kind == "class"}
@@ -312,8 +313,8 @@ def names_page(all_entries: list[Entry]) -> str:
         for member, part in parts:
             if part.members and any(not one.is_property for one in part.members):
                 lines += ["", f"### {listed}.{member.name}", "", f"{part.summary}", "", *_name_lines(part)]
-    # Exclude this page from the search, so that a result leads to the entry of a name and not to this
-    # list.
+    # Exclude the list from the search, so that a search for a name leads to the documentation of the
+    # name.
     return UNSEARCHED + "\n".join([*lines, ""])
 
 
@@ -325,7 +326,9 @@ def _name_lines(entry: Entry) -> Iterator[str]:
 
 
 def write_pages(folder: Path, root: Path) -> list[object]:
-    """Writes all API pages into a folder ``api``. Returns their part of the site's navigation."""
+    """Writes all API pages into a folder ``api``. Returns the part of the site's navigation that lists
+    them.
+    """
     all_entries = entries(root)
     nav: list[object] = [{"All names": "api/names.md"}]
     folder.mkdir(parents=True, exist_ok=True)
@@ -343,14 +346,11 @@ def write_pages(folder: Path, root: Path) -> list[object]:
     return nav
 
 
-# --- sources for mkdocstrings ---
-
-
 def readable_stubs(source: Path, target: Path) -> None:
-    """Copies the package for mkdocstrings, in the form that mkdocstrings can read.
+    """Copies the package for mkdocstrings, and changes the copy to the form that mkdocstrings can read.
 
-    In the copy, roles are code, examples are code blocks, and the docs of a constructor include those
-    of its parameters.
+    In the copy, reStructuredText roles are Markdown code, and examples are code blocks. The docstring
+    of a class includes the parameters of its constructor.
     """
     for path in sorted(source.rglob("*.py*")):
         if path.suffix not in (".py", ".pyi") or "__pycache__" in path.parts:

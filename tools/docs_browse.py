@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: Widths of the windows, in pixels: a desktop and a telephone.
+#: Widths of the browser window, in pixels: a desktop and a telephone.
 WIDTHS: Final = (1280, 390)
 HEIGHT: Final = 900
 #: Seconds that the search may take to show an answer.
 SEARCH_S: Final = 5
-#: Attempts of a search: a busy machine may lose the first keys, before the search has its focus.
+#: Number of times that a search is tried. On a busy machine the first keys can be lost, because the
+#: search field does not have the focus yet.
 ATTEMPTS: Final = 3
 
-#: Finds faults of the layout. Text is cut where an element hides what does not fit, or where it ends to the
-#: right of the window and nothing around it can be scrolled.
+#: A script that finds faults of the layout. It reports text that an element hides, and text that
+#: extends beyond the right edge of the window and cannot be scrolled.
 _FAULTS: Final = """
 width => {
   const faults = [];
@@ -64,7 +65,7 @@ width => {
 
 
 def layout_faults(page: Any, width: int) -> list[str]:
-    """Shows the open page at a width in pixels; returns at most five faults of its layout."""
+    """Shows the open page at a width in pixels. Returns at most five faults of its layout."""
     page.set_viewport_size({"width": width, "height": HEIGHT})
     faults: list[str] = page.evaluate(_FAULTS, width)
     return faults
@@ -77,8 +78,8 @@ def search_index(site: Path) -> list[dict[str, Any]]:
 
 
 def missing_in_search(site: Path, words: list[str]) -> list[str]:
-    """Returns a line for each glossary word that has no section in the search index, and for each internal
-    page that has one.
+    """Compares the search index with the glossary. Returns a line for each word that has no section in
+    the index, and for each internal page that has one.
     """
     items = search_index(site)
     titles = {
@@ -103,11 +104,9 @@ def missing_in_search(site: Path, words: list[str]) -> list[str]:
 def browse(site: Path, words: dict[str, tuple[str, ...]]) -> list[str]:
     """Opens every page in the headless browser at each width, and searches for every word.
 
-    ``words`` has the pages that should be found for each word.
-
-    Returns one line per problem. Problems are faults of the layout, pages without a heading, messages
-    on the console, and requests to addresses outside of the site. It is also a problem if the search
-    for a word does not find its pages.
+    ``words`` has the pages that the search should find for each word. Returns one line per problem.
+    Problems are faults of the layout, pages without a heading, messages on the console, requests to
+    addresses outside of the site, and searches that do not find the pages of their word.
     """
     problems = missing_in_search(site, list(words))
     with served(site) as address, opened_page() as page:
@@ -140,7 +139,7 @@ def _answered(links: list[str], answers: tuple[str, ...]) -> bool:
 
 
 def searched(page: Any, address: str, word: str, answers: tuple[str, ...]) -> list[str]:
-    """Types a word into the search of the first page; returns the links of the first results.
+    """Types a word into the search field of the first page. Returns the links of the first results.
 
     The search shows results while the word is still being typed. So this function waits until a link to
     one of ``answers`` appears.
@@ -156,7 +155,8 @@ def searched(page: Any, address: str, word: str, answers: tuple[str, ...]) -> li
 
 
 def _results(page: Any, answers: tuple[str, ...]) -> list[str]:
-    # The results are in a shadow tree. Playwright's selectors also search shadow trees.
+    # The results are in a shadow tree, a separate part of the page. Playwright's selectors also search
+    # shadow trees.
     links = page.locator("ol a, [role=listbox] a, .focus-visible a")
     until = time.monotonic() + SEARCH_S
     while True:
@@ -176,7 +176,7 @@ def served(site: Path) -> Iterator[str]:
 
     class Server(http.server.ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """Ignores connections that the browser closes early."""
+            """Ignores the error if the browser closes a connection early."""
 
     handler = functools.partial(Quiet, directory=str(site))
     with Server(("127.0.0.1", 0), handler) as server:

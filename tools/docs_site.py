@@ -36,12 +36,12 @@ from tools.docs_browse import browse, missing_in_search
 ROOT: Final = Path(__file__).resolve().parents[1]
 OUT: Final = ROOT / "target" / "docs"
 
-#: A link of Markdown, ``[words](target)``, with a ``!`` in front of a picture.
+#: Pattern of a Markdown link, ``[words](target)``. A picture has a ``!`` in front.
 LINK: Final = re.compile(r"(?P<bang>!?)\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
-#: A block of code, which has no links.
+#: Pattern of a code block. Links in it are not changed.
 FENCED: Final = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
-#: Sections of the navigation. A page that no section names is taken under "More".
+#: Sections of the site's navigation, and the pages of each. Other pages are listed under "More".
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Start": ("install", "quickstart", "concepts", "glossary", "comparison"),
     "Engines": (
@@ -71,7 +71,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Design": ("design", "hashing", "properties", "numbers"),
 }
-#: Documents of the root, and their names in the site.
+#: Documents in the root of the repository, and their names in the site.
 ROOT_PAGES: Final = {
     "README.md": "index",
     "ARCHITECTURE.md": "architecture",
@@ -79,15 +79,15 @@ ROOT_PAGES: Final = {
     "CONTRIBUTING.md": "contributing",
     "CHANGELOG.md": "changelog",
 }
-#: Documents of the root that have no example to run, and why. Every other page of the site has an example,
-#: which the tests run.
+#: Documents in the root that have no example to run, and the reason. Every other page of the site has
+#: an example, which the tests run.
 NO_EXAMPLE: Final = {
     "ARCHITECTURE.md": "describes where things are and who owns them",
     "CONTRIBUTING.md": "its commands are make targets, which a test compares with the Makefile",
     "CHANGELOG.md": "lists what has changed",
 }
-#: Documents of the root that the search leaves out, because they are for people who change kvpool. The
-#: pages of ``design/``, the code of the examples and ``kvpool.testing`` are left out, too.
+#: Documents in the root that the site's search leaves out, because they are for people who change
+#: kvpool. The pages of ``design/``, the code of the examples and ``kvpool.testing`` are left out, too.
 INTERNAL: Final = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 #: Folders whose programs are shown, and the language of each.
 EXAMPLES: Final = {"examples": "python", "rust/kvpool/examples": "rust"}
@@ -103,7 +103,8 @@ class SiteError(Exception):
 
 
 def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
-    """Writes the pages, the configuration, and the stubs from which mkdocstrings reads the API.
+    """Writes the pages, the generator's configuration, and the stubs from which mkdocstrings reads the
+    API.
 
     Returns:
         The path of the configuration.
@@ -132,7 +133,7 @@ def prepare(out: Path = OUT, root: Path = ROOT) -> Path:
             "mkdocstrings": {"handlers": {"python": {"paths": [str(out / "python")]}}},
         },
     }
-    # JSON is YAML, too.
+    # Write the configuration as JSON, because JSON is valid YAML.
     _write(out / "mkdocs.yml", json.dumps(settings, indent=2))
     return out / "mkdocs.yml"
 
@@ -148,7 +149,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def site_pages(root: Path) -> dict[str, str]:
-    """Maps each file of the repository that has a page to the path of that page in the site."""
+    """Returns the path in the site for each file of the repository that has a page."""
     pages = {f"docs/{path.name}": path.name for path in sorted((root / "docs").glob("*.md"))}
     pages |= {f"design/{path.name}": f"design/{path.name}" for path in sorted((root / "design").glob("*.md"))}
     pages |= {source: f"{name}.md" for source, name in ROOT_PAGES.items()}
@@ -163,8 +164,8 @@ def site_pages(root: Path) -> dict[str, str]:
 
 
 def page_text(source: Path, pages: dict[str, str], root: Path) -> str:
-    """Returns the text of a page. In a Markdown file, links are adapted to the site. For a program, its
-    documentation precedes its code.
+    """Returns the text of a page. In a Markdown file, links are changed to links of the site. The page
+    of a program has its documentation, followed by its code.
     """
     name = source.relative_to(root).as_posix()
     if source.suffix != ".md":
@@ -230,7 +231,7 @@ def examples_page(pages: dict[str, str], root: Path) -> str:
 
 
 def navigation(pages: dict[str, str], api: list[object]) -> list[object]:
-    """Returns the pages by section. Every page is listed exactly once."""
+    """Returns the pages of each section of the navigation. Every page is in exactly one section."""
     user = {Path(page).stem for source, page in pages.items() if source.startswith("docs/")}
     nav: list[object] = [{"Overview": "index.md"}]
     for title, names in SECTIONS.items():
@@ -288,14 +289,15 @@ def linked(text: str, folder: Path, pages: dict[str, str], root: Path, page: str
 
 
 def _titled(words: str, path: Path, root: Path) -> str:
-    """If the text of a link is the path of a page in ``docs/``, replaces it by the title of that page."""
+    """If the text of a link is the path of a page in ``docs/``, replaces the text by the title of that
+    page.
+    """
     if path.suffix != ".md" or words.strip("`") not in (path.name, path.relative_to(root).as_posix()):
         return words
     return title_of(path) if path.parent.name == "docs" else words
 
 
 def title_of(page: Path) -> str:
-    """Returns the first heading of a page."""
     heading = re.search(r"^# (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     if heading is None:
         raise SiteError(f"{page.name} has no heading")
@@ -303,9 +305,10 @@ def title_of(page: Path) -> str:
 
 
 def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
-    """Returns each heading of the glossary with the pages that the search must find for it.
+    """Returns the headings of the glossary. For each heading, returns the pages that the search must
+    find.
 
-    These pages are the glossary itself and the pages that the entry links to.
+    These pages are the glossary itself and the pages to which the entry links.
     """
     text = (root / "docs" / "glossary.md").read_text(encoding="utf-8")
     words = {}
@@ -319,13 +322,13 @@ def glossary(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
 
 
 def build(out: Path = OUT) -> Path:
-    """Prepares and builds the site. Any warning is an error.
+    """Prepares the pages, and builds the site. Any warning is an error.
 
     Returns:
         The folder of the site.
 
     Raises:
-        SiteError: The generator prints a warning, which is the message.
+        SiteError: The generator prints a warning. The message contains it.
     """
     configuration = prepare(out)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(configuration)]

@@ -38,7 +38,8 @@ if __name__ == "__main__":
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Linux ioctls that read and write the flags of an interface, and the flag of an active interface.
+#: Linux ioctls that read and write the flags of a network interface, and the flag of an active
+#: interface.
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 0x1
 
 
@@ -74,7 +75,7 @@ def require(packages: Path) -> None:
 
 
 def apart() -> list[str]:
-    """Returns the command prefix that runs a command in its own network namespace.
+    """Returns the words to put before a command, so that it runs in its own network namespace.
 
     Raises:
         UnavailableError: This machine or this user may not create a network namespace.

@@ -4,18 +4,17 @@ consumers.
 
     python tools/events_bench.py --rounds 20
 
-One thread runs the steps of a load of prompts; each step admits, commits and releases. Each round runs
-the load without a publisher, and with a publisher for each kind of consumer. The kinds are: a
+One thread runs a scheduler's steps; each step admits, commits and releases requests. Each round runs
+all steps without a publisher, and with a publisher for each kind of consumer. The kinds are: a
 subscriber that reads, one that requests replays all the time, one that reads nothing, one that died,
 and a function whose queue is full. The times with each kind of consumer are compared with the times
 without a publisher in the same round. A comparison needs a quiet machine; the last line shows how busy
 it was.
 
-Each step has three times. *Wall* is the elapsed time. *Own* is the elapsed time minus the time that the
-thread waited for a core, as the kernel measures it. Other processes, including the consumers, cause
-these waits. So *own* is the time of the step's work and of its waits for the interpreter and for locks.
-The publisher may cause such waits. *CPU* is the time that the thread ran. *Own* minus *CPU* is the time
-of the waits for the interpreter and for locks.
+Each step has three times. *Wall* is the elapsed time. *CPU* is the time that the thread ran. *Own* is
+the elapsed time minus the time that the thread waited for a core, as the kernel measures it. Other
+processes, including the consumers, cause these waits. So *own* minus *CPU* is the time of the waits for
+the interpreter and for locks, which the publisher may cause.
 
 Exit code 0: measured. 2: bad usage.
 """
@@ -40,16 +39,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 BLOCK: Final = 16
-#: Blocks of the pool, blocks of a prompt, requests per step, and steps per run.
+#: Number of blocks in the pool and in a prompt, number of requests per step, and number of steps per
+#: run.
 BLOCKS, PROMPT, REQUESTS, STEPS = 8192, 64, 8, 400
 KINDS: Final = ("no publisher", "no subscriber", "reads", "replays", "slow", "dead", "full")
-#: The kernel's figures for the calling thread: time run, time waited for a core, number of runs.
+#: The kernel's counters of the calling thread: nanoseconds run, nanoseconds waited for a core, number
+#: of runs.
 WAITED: Final = Path("/proc/thread-self/schedstat")
-#: The times of each step.
+#: The names of the three times of each step.
 TIMES: Final = ("wall", "own", "cpu")
 
-# A subscriber that connects to its first argument. It reads everything, reads nothing, or requests
-# replays from its third argument, one by one.
+# A program that subscribes to the endpoint in its first argument. Depending on its kind, it reads
+# everything, reads nothing, or requests replays from the endpoint in its third argument.
 READER: Final = """
 import sys, time, zmq
 context = zmq.Context()
@@ -72,7 +73,7 @@ while True:
 
 @contextlib.contextmanager
 def published(kind: str, manager: kvpool.CacheManager) -> Iterator[None]:
-    """Publishes the events of a manager to a consumer of this kind, for the duration of the context."""
+    """Publishes the events of a manager to a consumer of this kind, until the end of the context."""
     if kind == "no publisher":
         yield
         return
@@ -105,8 +106,8 @@ def published(kind: str, manager: kvpool.CacheManager) -> Iterator[None]:
 
 
 def waited_for_core() -> int:
-    """Returns the nanoseconds for which this thread has waited for a core; 0 if the kernel does not
-    report it.
+    """Returns the nanoseconds for which this thread has waited for a core. Returns 0 if the kernel does
+    not report them.
     """
     try:
         return int(WAITED.read_bytes().split()[1])
@@ -115,7 +116,7 @@ def waited_for_core() -> int:
 
 
 def run(kind: str) -> list[tuple[float, float, float]]:
-    """Runs the load. Returns the times of each step in microseconds, in the order of ``TIMES``."""
+    """Runs all steps. Returns the times of each step in microseconds, in the order of ``TIMES``."""
     manager = kvpool.CacheManager(BLOCKS, block_size=BLOCK)
     prompts = [
         [(one * 7919 + at) % 128_000 for at in range(PROMPT * BLOCK)] for one in range(REQUESTS * STEPS)
@@ -132,7 +133,7 @@ def run(kind: str) -> list[tuple[float, float, float]]:
             wall, cpu = time.perf_counter_ns() - begun, time.thread_time_ns() - ran
             own = wall - (waited_for_core() - waited)
             spent.append((wall / 1e3, own / 1e3, cpu / 1e3))
-            # Sleep as a scheduler does while it waits for the GPU. The consumers run meanwhile.
+            # Sleep as a scheduler does while it waits for the GPU, so that the consumers can run.
             time.sleep(0.0005)
     return spent[STEPS // 10 :]
 
@@ -145,10 +146,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.rounds < 1:
         parser.error("--rounds is at least 1")
-    #: For each kind and round: p50 and p99 of each time.
+    #: For each kind of consumer and each round, the p50 and the p99 of each time.
     figures: dict[str, list[list[tuple[float, float]]]] = {kind: [] for kind in KINDS}
     for number in range(options.rounds):
-        # Each round starts with another kind, so that a temporary slowdown affects all kinds.
+        # Each round starts with another kind of consumer, so that a temporary slowdown affects all
+        # kinds.
         for kind in (*KINDS[number % len(KINDS) :], *KINDS[: number % len(KINDS)]):
             steps = run(kind)
             columns = [sorted(column) for column in zip(*steps, strict=True)]

@@ -34,14 +34,16 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 TARGETS: Final = ("free_list", "index", "pool", "manager", "trace_reader", "journal_reader", "vllm_pool")
-#: Targets of other crates than the core, with the feature that builds them.
+#: Targets that test other crates than the core, and the Cargo feature that builds each.
 FEATURES: Final = dict.fromkeys(("trace_reader", "journal_reader"), "readers")
-# Maximum length of an input, in bytes. Longer inputs make longer cases, but no new kinds of cases. A
-# call of the laboratory uses more bytes, and a trace or journal file is longer still.
+# Maximum length of an input of each target, in bytes. Longer inputs make longer cases, but no new kinds
+# of cases. A call of the laboratory (`lab/`) uses more bytes, and a trace or journal file is longer
+# still.
 LONGEST: Final = dict.fromkeys(("pool", "manager", "vllm_pool", *FEATURES), 2048)
 #: Largest number of inputs of a committed corpus.
 MOST_INPUTS: Final = 60
-#: The flags of cargo-fuzz without a sanitizer, because the crates have no unsafe code to check.
+#: The compiler flags of cargo-fuzz, except those of the sanitizer. The tested crates have no unsafe
+#: code that a sanitizer would check.
 COVERAGE: Final = (
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -53,21 +55,21 @@ CARGO: Final = os.environ.get("CARGO", "cargo")
 
 
 class FuzzError(Exception):
-    """A build failed, or a fuzzer ended for another reason than a failure in the tested code."""
+    """A build failed, or a fuzzer ended for another reason than a failure of the tested code."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run of a target."""
+    """The result of one run of a fuzz target."""
 
     target: str
     fuzzer: str
     seconds: float
     runs: int | None
     found: bool
-    #: Number of operations of the shrunk case.
+    #: Number of operations in the shrunk case, if the run found a failure.
     operations: int | None
-    #: The failure, and the case as a Rust test.
+    #: The message of the failure, followed by the case as a Rust test.
     report: str
     artifact: str | None
 
@@ -110,7 +112,7 @@ def build(
     driver: bool,
     environment: dict[str, str] | None = None,
 ) -> dict[str, list[str]]:
-    """Builds targets of a tree, or the driver. Returns the commands that run them."""
+    """Builds targets, or the driver, from a copy of the sources. Returns the commands that run them."""
     common = [
         "build",
         "--locked",
@@ -122,14 +124,15 @@ def build(
         "--target-dir",
         str(target_dir),
     ]
-    # The targets of the core need no other features.
+    # Targets of the core need no features of other crates.
     features = sorted({FEATURES[target] for target in targets if target in FEATURES})
     common += ["--no-default-features"]
     if driver:
         cargo([*common, "--features", ",".join(features), "--bin", "kvpool-fuzz"], tree, environment)
         program = str(target_dir / "fuzz" / "kvpool-fuzz")
         return {target: [program, "random", target] for target in targets}
-    # With --target, the flags do not apply to build scripts and macros, which need no coverage.
+    # If cargo gets --target, the flags do not apply to build scripts and macros, which need no
+    # coverage.
     triple, flags = host(), " ".join([*COVERAGE, os.environ.get("RUSTFLAGS", "")]).strip()
     bins = [argument for target in targets for argument in ("--bin", target)]
     environment = {**(environment or {}), "RUSTFLAGS": flags}
@@ -144,7 +147,9 @@ def build(
 def command(
     base: list[str], target: str, seconds: float, seeds: Path, work: Path, *, driver: bool
 ) -> list[str]:
-    """Returns the full command of a run. It reads the seeds, and writes new inputs to the work folder."""
+    """Returns the full command of a run. The run reads the seed inputs, and writes new inputs to the
+    work folder.
+    """
     corpus, artifacts = work / "corpus" / target, work / "artifacts"
     for folder in (corpus, artifacts, seeds):
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +183,6 @@ def run(base: list[str], target: str, seconds: float, seeds: Path, work: Path, *
 
 
 def read_outcome(target: str, output: str, code: int, seconds: float, *, driver: bool) -> Outcome:
-    """Reads the result from the output of a run."""
     shrunk = re.search(r"shrunk to (\d+) operations:\n", output)
     # The report extends from the failure to the end of the test.
     report = re.search(
@@ -203,15 +207,15 @@ def read_outcome(target: str, output: str, code: int, seconds: float, *, driver:
 
 
 def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, int, float]:
-    """Replaces the committed corpus by a small one. Returns the number of inputs, their bytes, and the
-    share of the code edges that they cover.
+    """Replaces the committed corpus, the inputs with which fuzzing starts, by a small one. Returns the
+    number of inputs, their bytes, and the share of the code edges that they cover.
     """
     corpus, merged, control = work / "corpus" / target, work / "merged", work / f"merge-{target}"
     corpus.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir(parents=True)
     control.unlink(missing_ok=True)
-    # Use only edges as features, not how often an input takes each edge. This gives a corpus of tens of
+    # Count which edges of the code an input takes, and not how often. This gives a corpus of tens of
     # inputs instead of thousands.
     flags = [
         "-set_cover_merge=1",
@@ -236,8 +240,8 @@ def merge(base: list[str], target: str, seeds: Path, work: Path) -> tuple[int, i
 
 
 def read_control(text: str) -> dict[str, set[int]]:
-    """Reads the control file of a merge: counts, paths, then the features (covered code) of each input.
-    Returns the features by input.
+    """Reads libFuzzer's control file of a merge: counts, paths, and the features (covered code) of each
+    input. Returns the features by input.
     """
     lines = text.splitlines()
     paths = lines[2 : 2 + int(lines[0])]
@@ -246,8 +250,8 @@ def read_control(text: str) -> dict[str, set[int]]:
 
 
 def cover(features: dict[str, set[int]], most: int) -> list[str]:
-    """Chooses at most ``most`` inputs. In each round, adds the input that covers the most remaining
-    features. If several cover equally many, adds the first by name.
+    """Chooses at most ``most`` inputs. Each round adds the input that covers the most features that are
+    not covered yet. If several cover equally many, it adds the first by name.
     """
     left, chosen = set[int]().union(*features.values()), list[str]()
     while left and len(chosen) < most:
@@ -258,7 +262,6 @@ def cover(features: dict[str, set[int]], most: int) -> list[str]:
 
 
 def table(outcomes: list[Outcome]) -> Table:
-    """Makes a table with one row per target."""
     shown = Table("target", "by", "seconds", "inputs", "found")
     for outcome in outcomes:
         runs = f"{outcome.runs:,}" if outcome.runs is not None else "?"

@@ -30,12 +30,12 @@ import kvpool
 
 OPERATIONS = 1_000_000
 MAX_RUNNING = 4
-#: Number of cuts, and of kills.
+#: Number of times that the journal is cut, and number of times that a recording is killed.
 TIMES = 20
 
 
 def record(trace: Path, journal: Path) -> kvpool.journal.JournalStats:
-    """Runs the trace until ``OPERATIONS`` operations are recorded or the trace ends."""
+    """Records the run of the trace until it ends, or until ``OPERATIONS`` operations are recorded."""
     settings = kvpool.journal.Journal(journal)
     replay = kvpool.traces.Replay(
         kvpool.traces.Trace.read(trace), mode="engine", max_running=MAX_RUNNING, journal=settings
@@ -59,8 +59,8 @@ def must_replay(journal: Path | bytes, what: str) -> kvpool.journal.JournalRepor
 
 
 def frame_ends(journal: bytes) -> list[int]:
-    """Returns the end positions of the journal's frames. The first frame is the header, without which
-    there is no journal.
+    """Returns the positions in the journal at which its frames end. The first frame is the header,
+    without which the file is not a journal.
     """
     ends, at = [], 8
     while at < len(journal):
@@ -70,7 +70,9 @@ def frame_ends(journal: bytes) -> list[int]:
 
 
 def cut(whole: bytes, at: int) -> None:
-    """Checks that a journal that is cut after some bytes replays to the end of its last whole frame."""
+    """Cuts the journal after ``at`` bytes. Checks that the rest replays to the end of its last whole
+    frame.
+    """
     report = must_replay(whole[:at], f"cut at byte {at:,}")
     if at - report.cut_bytes != max(end for end in frame_ends(whole) if end <= at):
         sys.exit(f"cut at byte {at:,}: {report.cut_bytes:,} bytes are lost")
@@ -81,7 +83,7 @@ def cut(whole: bytes, at: int) -> None:
 
 
 def kill(whole: bytes, at: int, trace: Path, folder: Path) -> None:
-    """Checks that a recording that is killed after a position leaves a file equal to the beginning of
+    """Kills a recording when its file has ``at`` bytes. Checks that the file equals the beginning of
     the journal.
     """
     path = folder / f"killed-{at}.kvj"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the bytes of KV events as test vectors, following ``docs/events.md`` alone. Does not use code
-of the package.
+"""Writes the bytes of KV events as test vectors. The bytes follow only the format in
+``docs/events.md``; the tool uses no code of the package.
 
     python tools/make_event_vectors.py          # writes rust/kvpool-observe/tests/publish/vectors.json
-    python tools/make_event_vectors.py --check  # compares; make lint runs it
+    python tools/make_event_vectors.py --check  # compares the file; make lint runs this
 
 Map headers are written like those of vLLM's packer: the header of a ``BlockStored`` always has its long
 form.
@@ -26,11 +26,11 @@ TOKENS: Final = [1, 2, 3, 4, 100000, 6, 7, 8]
 
 
 class LongMap(dict[str, Any]):
-    """A map that is packed with the longer header, with two bytes of length."""
+    """A map that is packed with the longer MessagePack header, which has two bytes of length."""
 
 
 def pack(value: Any) -> bytes:
-    """Packs a value as MessagePack in the shortest form, except for the header of a LongMap."""
+    """Packs a value as MessagePack in the shortest form. Only a LongMap has a longer header."""
     match value:
         case None:
             return b"\xc0"
@@ -81,8 +81,8 @@ def pack_int(value: int) -> bytes:
 
 
 def stored(hashes: list[Any], parent: Any, tokens: list[int], medium: str, **more: Any) -> LongMap:
-    """Makes a map as vLLM does: eight keys that always exist, followed by the optional keys in their
-    order.
+    """Makes the map of a BlockStored event as vLLM does: eight keys that are always present, followed
+    by the optional keys in vLLM's order.
     """
     event = LongMap(
         type="BlockStored",

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 OUTPUT = Path(__file__).resolve().parent.parent / "rust/kvpool-hash/tests/data/hash_vectors.json"
 MASK = (1 << 64) - 1
 
-# --- SipHash-1-3 with 128 bits of output
-
 
 def siphash13_128(key: bytes, message: bytes) -> bytes:
-    """Returns the 16 bytes of SipHash-1-3-128: both words little endian, the first word first."""
+    """Returns the 16 bytes of SipHash-1-3 with 128 bits. They are two words, each little endian, first
+    word first.
+    """
     k0, k1 = (int.from_bytes(key[i : i + 8], "little") for i in (0, 8))
     v = [
         k0 ^ 0x736F6D6570736575,
@@ -156,7 +156,7 @@ def native_hash(algorithm: str, case: dict[str, Any]) -> Callable[[bytes], bytes
 
 
 def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
-    """Returns the function of vllm.utils.hashing for an algorithm without the prefix "vllm-"."""
+    """Returns vLLM's hash function for an algorithm, whose name is given without the prefix "vllm-"."""
 
     def serialize(value: Any) -> bytes:
         return (
@@ -171,7 +171,7 @@ def vllm_hash(algorithm: str) -> Callable[[Any], bytes]:
 
 
 def fresh(data: bytes) -> str:
-    """Returns a new string object, like one that was decoded from a message."""
+    """Returns a new object with the same text, as if the string had been decoded from a message."""
     return data.decode()
 
 
@@ -205,7 +205,7 @@ EDGES = [0, 1, 23, 24, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1]
 
 
 def formula(count: int, mul: int, add: int, mod: int) -> dict[str, int]:
-    """Describes tokens by a formula: token i is (i * mul + add) % mod."""
+    """Describes a long list of tokens by a formula: token i is (i * mul + add) % mod."""
     return {"count": count, "mul": mul, "add": add, "mod": mod}
 
 
@@ -249,7 +249,7 @@ def cases() -> list[dict[str, Any]]:
         out.append(entry)
 
     plain = formula(48, 7919, 13, 151936)
-    # Block sizes, and every width of a token.
+    # The cases vary the block size, and have tokens of every encoded length.
     case("block 1, edges", 1, EDGES)
     case("block 2, edges", 2, EDGES[:10])
     case("block 3, edges", 3, EDGES[:9])
@@ -276,7 +276,7 @@ def cases() -> list[dict[str, Any]]:
     for i, (name, key) in enumerate({"zeros": "00" * 32, "counting": bytes(range(32)).hex()}.items()):
         case(f"key of {name}", 16, plain, algorithms=["blake3"], seed=None, key=key)
         case(f"key of {name}, seed", 16, plain, algorithms=["blake3"], key=key, tenant=text(f"t{i}"))
-    # Extra keys that every algorithm supports.
+    # These cases have extra keys that every algorithm supports.
     case("adapter", 4, [1, 2, 3, 4, 5, 6, 7, 8], adapter={"id": text("content-93b1")})
     case("adapter with path", 4, [1, 2, 3, 4, 5, 6, 7, 8], adapter={"id": text("a"), "path": "/lora/a"})
     case("adapter, path equal to id", 4, [1, 2, 3, 4], adapter={"id": text("same"), "path": "same"})
@@ -321,7 +321,8 @@ def cases() -> list[dict[str, Any]]:
     )
     case("epoch", 4, [1, 2, 3, 4, 5, 6, 7, 8], epoch=1)
     case("epoch, largest", 4, [1, 2, 3, 4], epoch=2**64 - 1, salt=text("s"))
-    # Extra keys that only the native algorithms support. Some cases have the same string in each field.
+    # These cases have extra keys that only the native algorithms support. Some have the same string in
+    # each field.
     case("tenant", 4, [1, 2, 3, 4], algorithms=NATIVE, tenant=text("same"))
     case("user", 4, [1, 2, 3, 4], algorithms=NATIVE, user=text("same"))
     case("salt, same string", 4, [1, 2, 3, 4], algorithms=NATIVE, salt=text("same"))
@@ -345,7 +346,7 @@ def cases() -> list[dict[str, Any]]:
 
 
 def expected(case: dict[str, Any]) -> dict[str, Any]:
-    """Adds the expected digests to a case: first the root's, then one per block."""
+    """Adds the expected digests to a case: the digest of the root, followed by one digest per block."""
     tokens, size, extra = tokens_of(case["tokens"]), case["block_size"], case["extra"]
     blocks = [(start, tokens[start : start + size]) for start in range(0, len(tokens), size)]
     assert all(len(block) == size for _, block in blocks), case["name"]
@@ -372,12 +373,12 @@ def expected(case: dict[str, Any]) -> dict[str, Any]:
     return {**case, "fingerprints": [f.hex() for f in fingerprints], "digests": digests}
 
 
-# --- vLLM blocks with extra keys that the engine makes; their hash depends on object identity
+# --- Blocks of vLLM with extra keys. Their hash depends on which values are the same Python object.
 
 
 def vllm_blocks() -> list[dict[str, Any]]:
-    """Makes blocks of vLLM with extra keys. An atom is null, a number, or [kind, hex, repeats, object].
-    Equal object numbers stand for the same Python object.
+    """Makes blocks of vLLM with extra keys. A value in a key is null, a number, or [kind, hex, repeats,
+    object]. Equal object numbers stand for the same Python object.
     """
 
     def atom(spec: Any, objects: dict[int, Any]) -> Any:
@@ -424,8 +425,9 @@ def vllm_blocks() -> list[dict[str, Any]]:
         ],
         [[b(b"", 1), b(b"a" * 255, 2), b(b"a" * 256, 3), s("", 4), s("ü" * 127, 5), s("ü" * 128, 6)]],
         [[s(f"n{i}", i), s(f"n{i // 2}", i // 2)] for i in range(300)],
-        # pickle writes long data outside of its frames. These cases have such data, and short frames
-        # between them, some below the minimum length of a frame.
+        # pickle divides its output into frames, and writes long data outside of them. These cases have
+        # long data, and short frames in between. Some of these are shorter than the minimum length of a
+        # frame.
         [[s("a", 1, 65535)], [s("b", 2, 65536)], [s("c", 3, 65537), None], [s("b", 2, 65536)], [1]],
         [
             [b(b"a", 1, 65536), b(b"b", 2, 65536), 5, b(b"c", 3, 70000)],
@@ -435,11 +437,11 @@ def vllm_blocks() -> list[dict[str, Any]]:
     ]
     inputs: list[tuple[Any, Any]] = []
     for extra in extras:
-        # The last extras are large, so one token list is enough for them.
+        # If there are several extra keys, they are large. Then one list of tokens is enough.
         lists = ([1, 2, 3, 4], [7], []) if extra is None or len(extra) < 2 else ([1, 2, 3, 4],)
         inputs += [(tokens, extra) for tokens in lists]
-    # Tokens that take two bytes each. A frame is exactly full after 32,750 tokens if the parent has 32
-    # bytes, and after 32,758 if it has 16.
+    # Each of these tokens takes two bytes. A frame is exactly full after 32,750 tokens if the parent's
+    # digest has 32 bytes, and after 32,758 if it has 16.
     for count in (32749, 32750, 32751, 32757, 32758, 32759):
         inputs += [(formula(count, 1, 0, 200), extra) for extra in (None, [[s("x", 1)]])]
     out = []
@@ -460,7 +462,7 @@ def document() -> str:
     for algorithm in ALL:
         assert sum(algorithm in case["digests"] for case in known) >= 20, algorithm
     none_hash = {a: vllm_hash(a)("vllm-none-hash").hex() for a in VLLM[:2]}
-    # The two values that vLLM's users see in logs.
+    # vLLM's users see the beginnings and ends of these two values in logs.
     assert none_hash["vllm-sha256"].startswith("066b1e8987e0")
     assert none_hash["vllm-sha256"].endswith("71198")
     assert none_hash["vllm-sha256-cbor"].startswith("9bd96a48")

@@ -40,7 +40,6 @@ WIDTH: Final = 110
 
 
 def page() -> str:
-    """Return the text of the page for users."""
     parts = {
         "DTYPES": ", ".join(f"`{name}`" for name in DTYPE_BYTES),
         "FAMILIES": _items(_families()),
@@ -59,7 +58,7 @@ def details() -> str:
 
 
 def _filled(template: str, parts: dict[str, str]) -> str:
-    """Replace the names of parts in a template, and wrap long paragraphs."""
+    """Replaces each upper-case name in a template by its text, and wraps long paragraphs."""
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     for name, value in parts.items():
         text = text.replace(name, value, 1)
@@ -119,7 +118,7 @@ def _models() -> Iterator[str]:
 
 
 def _sum(products: Sum) -> str:
-    """Formats a sum of products and its value."""
+    """Returns a sum of products as text, followed by its value."""
     if not products:
         return ""
     words = " + ".join(" x ".join(f"{factor:,}" for factor in one) for one in products)
@@ -131,7 +130,6 @@ def _sum(products: Sum) -> str:
 
 
 def main() -> int:
-    """Write the page, or compare it with the existing page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare the page and write nothing")
     pages = {PAGE: page(), DETAILS: details()}

@@ -28,9 +28,9 @@ RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 LIMITS = RULES["limits"]
 PATTERNS = [(rule["name"], re.compile(rule["pattern"]), rule["advice"]) for rule in RULES["rules"]]
 MARK = re.compile(r"^\s*(?:///|//!|//|#(?![!\[])) ?")
-# Code spans, links and addresses are not prose.
+# Pattern of code spans, links and addresses, which are not prose.
 VERBATIM = re.compile(r"`[^`]*`|\[[^\]]*\]\([^)]*\)|https?://\S+")
-# Rows of tables, and commands that a docstring shows.
+# Pattern of lines that are not prose: rows of tables, and commands that a docstring shows.
 VERBATIM_LINE = re.compile(r"^(?:\s*\|| {4,}(?:python3?|\.venv\S*|kvpool|make) ).*$", re.MULTILINE)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -50,7 +50,7 @@ class Report:
 
     @property
     def is_over(self) -> bool:
-        """Whether the file exceeds its limit. A single hit never does, however short the file is."""
+        """Whether the file exceeds its limit. A file with a single hit never does, however short it is."""
         return len(self.hits) > 1 and self.rate > LIMITS["file"]
 
 
@@ -85,7 +85,7 @@ def blocks(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def hits(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the rule and the surrounding words of each hit."""
+    """Yields each hit of a rule, with the surrounding words."""
     bare = VERBATIM.sub("X", text)
     for name, pattern, _ in PATTERNS:
         for found in pattern.finditer(bare):
@@ -117,9 +117,9 @@ def git(*arguments: str) -> list[str]:
 
 
 def long_subjects() -> list[str]:
-    """Returns the subjects over the limit, of the commits after the commit `after`.
+    """Returns the commit subjects that exceed the limit, of the commits after the commit `after`.
 
-    A shallow clone may not contain that commit: then only the last commit is checked.
+    If a shallow clone does not contain that commit, only the last commit is checked.
     """
     base = RULES["commits"]["after"]
     known = subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True)

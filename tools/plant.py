@@ -1,5 +1,5 @@
-"""Plants hundreds of defects in a copy of the sources. Each defect has a number. One build contains all
-of them, and the variable KVPOOL_MUTANT enables one.
+"""Plants hundreds of small defects, called mutants, in a copy of the sources. Each mutant has a number.
+One build contains all of them, and the environment variable KVPOOL_MUTANT enables one.
 
 A mutant is one change of one line:
 
@@ -11,8 +11,9 @@ A mutant is one change of one line:
     accept    the closure of `filter`, `any`, `is_some_and` or `is_none_or` accepts everything
 
 No mutants are planted in checks of invariants, debug assertions, const functions, macros, formatting
-and tests. A hash of its text assigns each mutant to one of two halves. A developer may use the mutants
-of `tuning` to improve a driver. Those of `blind` are only for judging the driver.
+and tests. A hash of its text assigns each mutant to one of two halves. A developer may use the half
+`tuning` to improve a driver, which is a program that makes random calls. The half `blind` only serves
+to judge the driver.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Files and folders below rust/ that get mutants, by the subject whose drivers should find them.
+#: Files and folders below rust/ in which mutants are planted. The key is the subject, that is the kind
+#: of object whose drivers should find them.
 SOURCES: Final = {
     "pool": (
         *(
@@ -40,9 +42,8 @@ SOURCES: Final = {
     "manager": tuple(f"kvpool/src/{name}" for name in ("groups", "manager", "sequence", "tiers")),
     "vllm": ("kvpool-vllm/src",),
 }
-#: Crates that contain mutants.
 CRATES: Final = ("kvpool", "kvpool-policies", "kvpool-vllm")
-#: Files without mutants, because they check, inject faults or make texts.
+#: Files without mutants, because they check invariants, inject faults or define texts.
 LEFT_ALONE: Final = {"checks.rs", "invariants.rs", "faults.rs", "error.rs", "names.rs", "lib.rs"}
 SWITCH: Final = """
 /// Whether the mutant of this number is on. `KVPOOL_MUTANT` is read once.
@@ -84,7 +85,7 @@ REGION: Final = re.compile(
 SKIPPED: Final = re.compile(
     r"\s*(?:$|//|#|(?:debug_)?assert|ensure|(?:pub )?const |static |type |use )|.*\.(?:sound|broken)\("
 )
-#: Patterns that remove the text that other mutants of the same line have added.
+#: Patterns that undo the changes that other mutants have made to the same line.
 ADDED: Final = (
     (re.compile(r"\(if crate::mutant\(\d+\) \{ .*? \} else \{ (.*?) \}\)"), r"\1"),
     (re.compile(r" \|\| crate::mutant\(\d+\)"), ""),
@@ -93,7 +94,7 @@ FLIPPED: Final = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
 class Change(NamedTuple):
-    """A mutant of a line: its kind, and the text that it changes."""
+    """A possible mutant of a line: its kind, and the part of the line that it changes."""
 
     kind: str
     part: str
@@ -107,23 +108,26 @@ class Mutant:
     file: str
     line: int
     kind: str
-    #: The part of the line that changes, and the whole line.
+    #: The part of the line that the mutant changes, and the whole line.
     part: str
     text: str
     subject: str
-    #: A hash of file, text, kind and part. It is equal in another copy, even if other lines move.
+    #: A hash of file, text, kind and part. A mutant has the same hash in a copy in which lines before
+    #: it have moved.
     key: str
 
     @property
     def half(self) -> str:
-        """Returns the half of the mutant, `tuning` or `blind`. A driver may be tuned only with mutants
-        of `tuning`.
+        """Half of the mutants to which this one belongs, `tuning` or `blind`. Drivers may be improved
+        only with `tuning`.
         """
         return "tuning" if int(self.key[-1], 16) % 2 else "blind"
 
 
 def split(text: str, operator: str) -> list[str]:
-    """Returns the operands of an operator. Operators inside of parentheses are ignored."""
+    """Splits a condition at an operator, and returns its operands. Ignores operators inside of
+    parentheses.
+    """
     sides, depth, start = list[str](), 0, 0
     for at, sign in enumerate(text):
         depth += (sign in "([{") - (sign in ")]}")
@@ -134,8 +138,8 @@ def split(text: str, operator: str) -> list[str]:
 
 
 def closing(text: str, at: int) -> int:
-    """Returns the position of the parenthesis that closes the one at `at`, or -1 if it is on another
-    line.
+    """Returns the position of the parenthesis that closes the one at position `at`, or -1 if it is on
+    another line.
     """
     depth = 0
     for end in range(at, len(text)):
@@ -146,8 +150,8 @@ def closing(text: str, at: int) -> int:
 
 
 def change_sides(condition: str, take: Callable[[Change], int]) -> str:
-    """Returns a condition whose operands can be disabled one by one. These are the operands of `||`, or
-    of `&&` if there is no `||`.
+    """Returns a condition in which mutants can disable each operand of `||`. If there is no `||`, they
+    can disable each operand of `&&`.
     """
     for operator, with_mutant in (
         ("||", "(({side}) && !crate::mutant({n}))"),
@@ -161,7 +165,7 @@ def change_sides(condition: str, take: Callable[[Change], int]) -> str:
 
 
 def change_closures(line: str, take: Callable[[Change], int]) -> str:
-    """Returns a line in which the closures of filters can accept everything."""
+    """Returns a line in which mutants can make the closures of filters accept everything."""
     for found in reversed(list(CLOSURE.finditer(line))):
         start, end = found.end(), closing(line, found.start(1))
         if end >= 0 and not line[start:end].startswith("{"):
@@ -171,8 +175,8 @@ def change_closures(line: str, take: Callable[[Change], int]) -> str:
 
 
 def change(line: str, before: str, after: str, take: Callable[[Change], int]) -> str:
-    """Returns a line with all its mutants. `take` assigns their numbers. `before` and `after` are the
-    lines around it.
+    """Returns a line with all its mutants. `take` returns the number for each new mutant. `before` and
+    `after` are the lines around it.
     """
     whole = line
 
@@ -231,14 +235,14 @@ class Planter:
     """Assigns numbers to mutants, one file after the other."""
 
     def __init__(self, left_out: frozenset[tuple[str, int]]) -> None:
-        #: Lines without mutants, each as file and line number. Their mutants still get numbers.
+        #: Lines that get no mutants, each as file and line number. Their mutants still get numbers, so
+        #: the numbers of other mutants do not change.
         self.left_out = left_out
         self.mutants: list[Mutant] = []
         self.number = 0
         self.seen: dict[str, int] = {}
 
     def take(self, subject: str, file: str, line: int, text: str, it: Change) -> int:
-        """Registers a new mutant and returns its number."""
         self.number += 1
         part = it.part
         for added, before in ADDED:
@@ -251,7 +255,7 @@ class Planter:
         return self.number
 
     def plant(self, subject: str, file: str, text: str) -> str:
-        """Returns a file with all its mutants. A mutant never adds a line."""
+        """Returns the text of a file with all its mutants. A mutant never adds a line."""
         code, tests, rest = text.partition("#[cfg(test)]\nmod ")
         lines = code.split("\n")
         planted = list(lines)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares drivers, programs that make random calls, by the planted mutants that each of them kills.
+"""Compares drivers by the planted defects (mutants) that each of them finds. A driver is a program that
+makes random calls and checks the answers.
 
     python tools/race.py                          # every driver over some of the mutants; half an hour
     python tools/race.py --drivers lab --each 50
@@ -8,9 +9,9 @@
 
 `tools/plant.py` plants all mutants in a copy of the sources (target/race/tree), and one build contains
 them all. First every driver runs without a mutant and must pass. Then each driver runs once with each
-mutant of the code that it tests. A driver kills a mutant if the driver fails, crashes, or does not end.
-Results are appended to target/race/results.jsonl, and a later run skips existing results. Remove that
-file after a change of a driver.
+mutant of the code that it tests. If the driver fails, crashes, or does not end, it has killed the
+mutant. Results are appended to target/race/results.jsonl, and a later run skips existing results.
+Remove that file after a change of a driver.
 
 Exit code 0: the laboratory (`lab/`) killed every mutant that it ran with and that another driver
 killed. 1: it missed such a mutant. 2: bad usage, a failed build, or a driver that fails without a
@@ -44,9 +45,9 @@ from tools.test_mutants import Copy, MutantError  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Memory limit of a driver, because a mutant may allocate without end.
+#: Largest number of bytes of memory that a driver may use, because a mutant may allocate without end.
 MOST_MEMORY: Final = 4 << 30
-#: Random cases are equal in each run, and are neither shrunk nor stored.
+#: Settings of proptest: every run has the same random cases, and they are neither shrunk nor stored.
 ENVIRONMENT: Final = {
     "PROPTEST_DISABLE_FAILURE_PERSISTENCE": "1",
     "PROPTEST_MAX_SHRINK_ITERS": "0",
@@ -57,39 +58,39 @@ ENVIRONMENT: Final = {
 
 @dataclass(frozen=True)
 class Driver:
-    """A program that makes random calls of a subject (a pool or a manager), and fails if an answer is
+    """A program that makes random calls on a subject (a pool or a manager), and fails if an answer is
     wrong.
     """
 
     name: str
     subjects: tuple[str, ...]
-    #: Folder of its crate below the tree, and name of its program or test binary.
+    #: Folder of the driver's crate in the copy of the sources, and name of its program or test binary.
     crate: str
     binary: str
-    #: Arguments, in which `{seconds}`, `{seed}` and `{tree}` are replaced. A test binary gets names of tests.
+    #: Command-line arguments. `{seconds}`, `{seed}` and `{tree}` are replaced. For a test binary they
+    #: are names of tests.
     arguments: tuple[str, ...]
-    #: Number of operations of a model, which runs until they are done.
+    #: Number of operations that a model runs before it ends.
     operations: int = 0
     seeds: int = 1
 
     @property
     def is_test(self) -> bool:
-        """Whether the driver is a test binary."""
         return "{seed}" not in self.arguments
 
     def is_in(self, tree: Path) -> bool:
-        """Returns whether the driver exists in a tree."""
+        """Whether the driver exists in a copy of the sources."""
         place = tree / self.crate / (f"tests/{self.binary}" if self.is_test else "Cargo.toml")
         return place.exists() or place.with_suffix(".rs").exists()
 
     def command(self, program: str, tree: Path, seconds: float, seed: int) -> list[str]:
-        """Returns the full command of a run."""
+        """Returns the full command that runs the driver once."""
         filled = [one.format(seconds=seconds, seed=seed, tree=tree) for one in self.arguments]
         return [program, *filled, *(("--test-threads=1", "--quiet") if self.is_test else ())]
 
 
 def fuzzer(target: str, *subjects: str) -> Driver:
-    """Returns the driver of a fuzz target, which gets random inputs and starts from the committed
+    """Returns the driver that runs a fuzz target with random inputs, starting from the committed
     corpus.
     """
     corpus = f"{{tree}}/fuzz/corpus/{target}"
@@ -98,7 +99,7 @@ def fuzzer(target: str, *subjects: str) -> Driver:
 
 
 def laboratory(profile: str, *subjects: str, more: str = "") -> Driver:
-    """Returns the driver of the laboratory for a profile."""
+    """Returns the driver that runs the laboratory with one of its profiles."""
     options = f"{profile} --seconds {{seconds}} --seed {{seed}} {more}".split()
     return Driver(f"lab {profile}", subjects, "lab", "kvpool-lab", tuple(options), seeds=3)
 
@@ -121,15 +122,15 @@ DRIVERS: Final = (
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a run."""
+    """The outcome of one run of a driver with one mutant."""
 
     key: str
     driver: str
     seed: int
-    #: survived, killed or hang; a hang counts as killed.
+    #: "survived", "killed" or "hang"; a hang counts as killed.
     outcome: str
     seconds: float
-    #: Beginning of the failure's message.
+    #: Beginning of the message with which the driver failed.
     found: str
 
 
@@ -143,7 +144,9 @@ class Race:
         self.mutants: list[plant.Mutant] = []
 
     def cargo(self, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-        """Runs cargo in the copy. Returns the exit code, the messages, and the text of errors."""
+        """Runs cargo in the copy of the sources. Returns the exit code, cargo's messages, and its text
+        of errors.
+        """
         command = [
             fuzz.CARGO,
             *arguments,
@@ -157,8 +160,8 @@ class Race:
         return done.returncode, messages, done.stderr[-3000:]
 
     def plant(self) -> None:
-        """Plants all mutants that compile. Stores the lines of the others, so that the next build
-        leaves them out and unchanged files keep their modification times.
+        """Plants all mutants that compile. Stores the lines of the others, so that the next call plants
+        none there. Then unchanged files keep their modification times, and are not built again.
         """
         packages = [word for crate in plant.CRATES for word in ("-p", crate)]
         note = self.work / "left_out.json"
@@ -189,8 +192,8 @@ class Race:
             self.console.print(f"{len(left_out)} lines left out, whose mutants do not compile")
 
     def build(self, drivers: Iterable[Driver]) -> None:
-        """Builds the drivers. Builds the tests first and then the programs, because cargo builds the
-        crates with other features for programs.
+        """Builds the drivers, first the tests and then the programs. cargo builds the crates with other
+        features for programs, so a single build is not possible.
         """
         for tests in (True, False):
             options = ["test", "--no-run"] if tests else ["build"]
@@ -263,7 +266,7 @@ def package(folder: Path) -> str:
 
 
 def shorten(output: str) -> str:
-    """Returns the failure of a driver as one line."""
+    """Returns the message of a driver's failure as one line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     start = next((at + 1 for at, line in enumerate(lines) if " panicked at " in line), 0)
     wanted = [
@@ -273,7 +276,7 @@ def shorten(output: str) -> str:
 
 
 def sample(mutants: list[plant.Mutant], each: int) -> list[plant.Mutant]:
-    """Returns at most `each` mutants of every subject: the first ones by hash."""
+    """Returns at most `each` mutants of every subject, in the order of their hashes."""
     chosen = list[plant.Mutant]()
     for subject in plant.SOURCES:
         chosen += sorted((one for one in mutants if one.subject == subject), key=lambda one: one.key)[:each]
@@ -281,13 +284,12 @@ def sample(mutants: list[plant.Mutant], each: int) -> list[plant.Mutant]:
 
 
 def read(path: Path) -> list[Run]:
-    """Reads the runs of a file."""
     return [Run(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def report(mutants: list[plant.Mutant], runs: list[Run]) -> tuple[Table, list[plant.Mutant]]:
-    """Returns a table of the mutants that each driver kills. Also returns the mutants that the
-    laboratory misses and another driver kills.
+    """Returns a table with the number of mutants that each driver kills. Also returns the mutants that
+    the laboratory misses although another driver kills them.
     """
     ran, kills = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for run in runs:

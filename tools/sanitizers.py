@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 HERE: Final = Path(__file__).resolve().parent / "sanitizers"
-# Packages, and the arguments of cargo test for each.
+# Packages whose tests run under each sanitizer, and the arguments of cargo test for each.
 CRATES: Final = {
     "address": (("kvpool-transfer", ("--lib", "--tests")), ("kvpool-store", ("--lib", "--tests"))),
     "thread": (
@@ -44,38 +44,39 @@ CRATES: Final = {
         ("kvpool-hash", ("--test", "properties", "process_state")),
     ),
 }
-# Planted faults, and words that the report of each must contain.
+# Faults that are planted on purpose. The report of each must contain these words.
 PLANTED: Final = {
     "address": {"read_out_of_bounds": "heap-buffer-overflow", "read_after_free": "heap-use-after-free"},
     "thread": {"data_race": "data race"},
 }
-# Python tests that pass memory to the extension, or receive memory from it.
+# Python tests in which the extension reads or writes memory of the caller.
 PYTHON_TESTS: Final = (
     "tests/transfer",
     "tests/test_buffers.py",
     "tests/test_out_buffers.py",
     "tests/test_store.py",
 )
-# Settings that reduce the number of random cases, because instrumented code is five to twenty times
-# slower.
+# Environment variables that reduce the number of random cases. Instrumented code is five to twenty
+# times slower.
 FEW: Final = {"PROPTEST_CASES": "32", "KVPOOL_STORE_FLIPS": "200", "KVPOOL_STORE_KILLS": "5"}
-# Makes tests print at once. The test harness is not instrumented, so the threads of tests must not
-# write to the output that it captures.
+# Makes tests print at once. Otherwise the threads of tests would write to a buffer of the test harness,
+# which is not instrumented.
 UNCAPTURED: Final = {"RUST_TEST_NOCAPTURE": "1"}
 OPTIONS: Final = {
-    # Leaks are not reported, because processes leak some memory on purpose, such as the context of a
+    # Do not report leaks, because processes leak some memory on purpose, such as the context of a
     # device.
     "address": "detect_leaks=0:abort_on_error=0:exitcode=66",
     "thread": f"exitcode=66:suppressions={HERE / 'tsan_suppressions.txt'}",
 }
-# A fault in the extension: the second of two blocks lies after the end of the buffer.
+# A Python program with a fault: the second block of its store lies after the end of the buffer.
 PYTHON_FAULT: Final = """
 import ctypes
 from kvpool.transfer import BlockStore
 memory = ctypes.create_string_buffer(64)
 BlockStore.from_regions([(ctypes.addressof(memory), 64, 64)], 2, keep_alive=memory).read_block(1)
 """
-#: Functions of the standard library that ThreadSanitizer cannot see, by their names in std_locks.rs.
+#: Functions of the standard library whose effects ThreadSanitizer cannot see. The key is the name in
+#: std_locks.rs.
 STD_LOCKS: Final = {
     "lock_contended": r"5mutex5futex\w+_5Mutex14lock_contended",
     "read_contended": r"6rwlock5futex\w+_6RwLock14read_contended",
@@ -108,7 +109,7 @@ def call(*command: str | Path, **environment: str) -> subprocess.CompletedProces
 
 
 def require(done: subprocess.CompletedProcess[str], what: str) -> str:
-    """Returns the output of a command. Raises an error if the command has failed."""
+    """Runs a command and returns its output. Raises an error if the command fails."""
     if done.returncode != 0:
         raise CheckFailedError(f"{what}, exit status {done.returncode}:\n{done.stdout.rstrip()}")
     return done.stdout
@@ -119,8 +120,8 @@ def rustc(*words: str | Path, what: str) -> str:
 
 
 def std_locks(folder: Path, target: str) -> list[str]:
-    """Compiles std_locks.rs. Returns the flags that link it instead of the standard library's
-    functions.
+    """Compiles std_locks.rs. Returns the linker flags that replace the standard library's functions by
+    its functions.
     """
     root = Path(rustc("--print", "sysroot", what="rustc --print sysroot").strip())
     (library,) = (root / "lib" / "rustlib" / target / "lib").glob("libstd-*.rlib")
@@ -155,7 +156,7 @@ def std_locks(folder: Path, target: str) -> list[str]:
 
 @dataclass
 class Run:
-    """The folder, flags and target of one sanitizer's builds and tests."""
+    """The folder, the compiler flags and the target of the builds and tests under one sanitizer."""
 
     sanitizer: str
     folder: Path
@@ -168,8 +169,8 @@ class Run:
         target = re.findall(r"^host: (.*)$", version, flags=re.MULTILINE)[0]
         folder = ROOT / "target" / "sanitizers" / sanitizer
         folder.mkdir(parents=True, exist_ok=True)
-        # The standard library's own copies of generic functions are not instrumented, so do not use
-        # them.
+        # Do not use the generic functions that the standard library contains in compiled form, because
+        # they are not instrumented.
         flags = [f"-Zsanitizer={sanitizer}", "-Cunsafe-allow-abi-mismatch=sanitizer", "-Zshare-generics=no"]
         flags += std_locks(folder, target) if sanitizer == "thread" else []
         environment = {
@@ -181,8 +182,8 @@ class Run:
         return Run(sanitizer, folder, environment | FEW | UNCAPTURED, target)
 
     def options(self, reports: Path) -> dict[str, str]:
-        """Returns the settings that make every process write its reports to a folder. Empties the
-        folder.
+        """Empties the folder for reports. Returns the environment variables that make every process
+        write its reports there.
         """
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir()
@@ -190,8 +191,8 @@ class Run:
         return {name: f"{OPTIONS[self.sanitizer]}:log_path={reports / 'report'}"}
 
     def cargo(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        # With `--target`, the flags do not apply to build scripts and macros. rustc loads these and is
-        # not instrumented.
+        # With `--target`, cargo does not apply the flags to build scripts and macros. This is necessary
+        # because rustc, which loads them, is not instrumented.
         first, *rest = words
         return call(
             os.environ.get("CARGO", "cargo"),
@@ -205,27 +206,27 @@ class Run:
         )
 
     def planted(self, fault: str, words: str) -> str:
-        """Checks that a planted fault of Rust is reported."""
+        """Runs a Rust test with a planted fault, and checks that the fault is reported."""
         folder = self.folder / "planted"
         test = ("test", "-p", "kvpool-transfer", "--test", "planted", "--", "--exact", fault)
         done = self.cargo(*test, **self.options(folder))
         return found_planted(done, folder, words)
 
     def crate(self, package: str, words: tuple[str, ...]) -> str:
-        """Checks that the tests of a crate pass without a report."""
+        """Runs the tests of a crate, and checks that they pass without a report."""
         folder = self.folder / "reports"
         done = self.cargo("test", "--no-fail-fast", "-p", package, *words, **self.options(folder))
         return nothing_found(done, folder, r"(\d+) passed")
 
     def python(self) -> Iterable[tuple[str, Callable[[], str]]]:
-        """Returns the checks that run the Python tests with an instrumented extension."""
+        """Returns the checks that run Python tests with an instrumented extension."""
         package = self.folder / "python" / "kvpool"
-        # Use the runtime of the C compiler. The toolchain's runtime is an archive, which no interpreter
-        # can load.
+        # Use the C compiler's runtime of AddressSanitizer. The toolchain's runtime is an archive, which
+        # an interpreter cannot load.
         libraries = [
             call("cc", f"-print-file-name={name}").stdout.strip() for name in ("libasan.so", "libstdc++.so.6")
         ]
-        # A read past the end of a Python object is reported only if malloc has allocated the object.
+        # Use malloc for Python objects. Otherwise reads past the end of an object are not reported.
         environment = {
             "PYTHONPATH": str(package.parent),
             "PYTHONMALLOC": "malloc",

@@ -49,10 +49,11 @@ _Answer = TypeVar("_Answer")
 OBJECTS: Final = 48
 SLOTS: Final = 16
 OBJECT_BYTES: Final = 1 << 20
-#: Number of calls that are timed while a server is stopped. Every EVERY-th call starts a transfer.
+#: Number of calls that are timed while a server is stopped. Every EVERY-th call also starts a transfer.
 CALLS: Final = 2000
 EVERY: Final = 16
-#: Seconds after which a transfer is given up, and the longest duration of a round of checks.
+#: Seconds after which the store stops waiting for a transfer. Largest number of seconds for a round of
+#: checks.
 DEADLINE: Final = 1.0
 AGES: Final = 120.0
 
@@ -158,11 +159,11 @@ def mooncake(folder: Path, packages: Path | None) -> Server:
 
 
 class Engine:
-    """A store, its buffer slots, and objects. The number of an object determines its bytes."""
+    """A store with slots for transfers. The bytes of each object are computed from the object's number."""
 
     def __init__(self, server: Server, object_bytes: int) -> None:
         self.bytes = object_bytes
-        # The slots of single transfers come after those of loads.
+        # The first slots are for loads of several objects, and the others for single transfers.
         self.arena = Arena(SLOTS + CALLS // EVERY, object_bytes)
         namespace = Namespace(
             model="check", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1),
@@ -174,9 +175,9 @@ class Engine:
             deadline=DEADLINE, breaker_failures=1000, believed_for=0.0, staged=False,
         )  # fmt: skip
 
-        #: Results of ended jobs that were not requested yet.
+        #: Results of ended jobs that no caller has fetched yet, by number of the job.
         self.ended: dict[int, list[str]] = {}
-        #: Single loads: job, slot, and requested object.
+        #: Single loads that were started: number of the job, slot, and number of the object.
         self.loads: list[tuple[int, int, int]] = []
 
     def note(self, ended: Sequence[tuple[int, Sequence[str]]]) -> None:
@@ -214,8 +215,8 @@ class Engine:
         return kept
 
     def fill_at_length(self, numbers: Sequence[int]) -> int:
-        """Stores objects, and repeats those that were not stored. On a busy machine the first attempt
-        may fail without a fault of the server.
+        """Stores objects, and repeats the attempt for those that were not stored. On a busy machine the
+        first attempt may fail without a fault of the server.
         """
         end = time.monotonic() + AGES
         while (kept := self.fill(numbers)) < len(numbers) and time.monotonic() < end:
@@ -284,7 +285,7 @@ class Engine:
         return spent
 
     def compare(self) -> None:
-        """Compares the bytes of the single loads that have succeeded."""
+        """Compares the bytes of the single loads that have succeeded with the expected bytes."""
         for job, slot, number in self.loads:
             if self.finish(job) == ["ok"] and self.arena.read(slot) != self.payload(number):
                 raise ServersError(f"wrong bytes of object {number}")
@@ -301,7 +302,7 @@ def expect(holds: bool, what: str) -> None:
 
 
 def check(server: Server, object_bytes: int) -> list[str]:
-    """Runs all checks with one server. Returns a row of the table."""
+    """Runs all checks with one server. Returns the server's row of the table."""
     everything = list(range(OBJECTS))
     server.start()
     one = Engine(server, object_bytes)

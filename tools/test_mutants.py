@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MOST_OPERATIONS: Final = 12
-#: Each defect is built again and run for at most a minute, so a quick build matters most.
+#: Compiler settings for quick builds. Each defect is built anew and then runs for at most a minute.
 QUICK_BUILDS: Final = {
     "CARGO_PROFILE_DEV_DEBUG": "0",
     "CARGO_PROFILE_FUZZ_OPT_LEVEL": "1",
     "CARGO_PROFILE_FUZZ_DEBUG": "0",
 }
-#: The parts of the workspace that are copied.
+#: The parts of the workspace that are copied before defects are planted.
 COPIED: Final = ("Cargo.toml", "Cargo.lock", "clippy.toml", "rust", "benches", "fuzz", "lab", "cuda")
 
 
@@ -59,9 +59,10 @@ class MutantError(Exception):
 
 @dataclass(frozen=True)
 class Replacement:
-    """A text that occurs exactly once in a file of a crate, and its replacement."""
+    """A text that occurs exactly once in a file of a crate, and the text that replaces it."""
 
-    #: Path below rust, without the src folder of the crate: kvpool/pool/mod.rs.
+    #: Path of the file below rust/, without the src folder of the crate, for example
+    #: kvpool/pool/mod.rs.
     file: str
     old: str
     new: str
@@ -74,9 +75,9 @@ class Defect:
     name: str
     what: str
     replacements: tuple[Replacement, ...]
-    #: Test binaries of kvpool and of the laboratory. Each must fail.
+    #: Test binaries of kvpool and of the laboratory (`lab/`). Each must fail if the defect is planted.
     tests: tuple[str, ...]
-    #: Fuzz target; empty if no target checks what the defect changes.
+    #: Name of the fuzz target; empty if no fuzz target checks the code that the defect changes.
     target: str
 
 
@@ -94,10 +95,10 @@ DEFECTS: Final = tuple(
 
 @dataclass
 class Result:
-    """The result for a defect, or for the sources without a defect."""
+    """The result of the tests and the fuzzer with one defect, or with the unmodified sources."""
 
     name: str
-    #: Seconds until each test failed; None if it passed or was still running.
+    #: Seconds until each test failed. None if the test passed or was still running at its time limit.
     tests: dict[str, float | None] = field(default_factory=dict)
     target: str = ""
     fuzzer: str = ""
@@ -126,7 +127,8 @@ class Copy:
         self.source, self.tree = source, tree
 
     def refresh(self, planted: Mapping[Path, str] = MappingProxyType({})) -> None:
-        """Makes the copy equal to the sources, except for the texts of `planted`.
+        """Makes the copy equal to the sources, with the changed texts of `planted` instead of the
+        originals.
 
         Files that are already equal are not written, so cargo does not rebuild them.
         """
@@ -151,14 +153,14 @@ class Copy:
             path.write_bytes(content)
 
     def plant(self, defect: Defect) -> None:
-        """Plants a defect in a fresh copy."""
+        """Makes a fresh copy with one defect in it."""
         self.refresh()
         for file, text in planted(defect, self.source).items():
             self.write(file, text.encode())
 
 
 def planted(defect: Defect, source: Path) -> dict[Path, str]:
-    """Returns the changed texts of the files that contain the defect."""
+    """Returns the texts of the files that a defect changes, after the change."""
     files: dict[Path, str] = {}
     for replacement in defect.replacements:
         crate, _, below = replacement.file.partition("/")
@@ -200,9 +202,9 @@ class Runner:
         return {test: found[test] for test in tests}
 
     def run_test(self, executable: str) -> float | None:
-        """Runs a test binary. Returns the seconds until it failed, or ``None``."""
+        """Runs a test binary. Returns the seconds until it failed, or ``None`` if it did not."""
         start = time.monotonic()
-        # Do not let the test shrink its case, because the fuzzer does that.
+        # Do not let the test shrink its failing case, because the fuzzer does that.
         environment = {**os.environ, "PROPTEST_MAX_SHRINK_ITERS": "0"}
         try:
             done = subprocess.run(
@@ -221,7 +223,6 @@ class Runner:
         return round(time.monotonic() - start, 1) if done.returncode else None
 
     def run_tests(self, result: Result, tests: tuple[str, ...]) -> None:
-        """Runs tests one after the other."""
         self.say(f"{result.name}: building {', '.join(tests)}")
         executables = self.build_tests(tests)
         for test in tests:
@@ -246,7 +247,7 @@ class Runner:
             result.report = outcome.report
 
     def control(self, defects: tuple[Defect, ...], seconds: float) -> Result:
-        """Runs all tests and fuzzers on the unmodified sources, where they must not find a failure."""
+        """Runs all tests and fuzzers on the unmodified sources. They must not fail."""
         self.copy.refresh()
         result = Result("(none)")
         self.run_tests(result, tuple(sorted({test for defect in defects for test in defect.tests})))
@@ -260,7 +261,7 @@ class Runner:
         return result
 
     def try_defect(self, defect: Defect) -> Result:
-        """Plants a defect, and runs its tests and its fuzzer."""
+        """Plants a defect, and runs the tests and the fuzzer that should find it."""
         self.copy.plant(defect)
         result = Result(defect.name)
         self.run_tests(result, defect.tests)
@@ -270,7 +271,6 @@ class Runner:
 
 
 def table(results: list[Result]) -> Table:
-    """Makes a table with one row per defect."""
     shown = Table("defect", "found by model tests, s", "found by fuzzer, s", "operations after shrinking")
     for result in results:
         tests = ", ".join(
@@ -287,7 +287,6 @@ def table(results: list[Result]) -> Table:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Returns the JSON form of a result."""
     return {**asdict(result), "found": result.found}
 
 

@@ -11,9 +11,10 @@ allocate the same blocks.
 Needs the environment of tools/vllm_env.py. All runs are made in one process; the levels take turns
 within each round. vLLM's Request, request hasher and KVCacheManager are called as its scheduler does;
 there is no model. Times are those of the calls alone. On a busy machine use --clock thread, which
-counts only the time that the scheduler's thread ran. Exit code 0: the block ids, hits and preemptions
-of every level equal those of stock. 1: they differ, or the runs cannot be made. 2: bad usage. 130:
-Ctrl-C.
+counts only the time that the scheduler's thread ran.
+
+Exit code 0: the block ids, hits and preemptions of every level equal those of stock. 1: they differ, or
+the runs cannot be made. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -113,12 +114,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console) -> Runs:
-    """Makes all runs, round by round, so that a temporary slowdown of the machine affects every level."""
+    """Makes all runs, one round after the other. So a temporary slowdown of the machine affects every
+    level.
+    """
     runs: Runs = {}
     kinds = {"off": (False,), "on": (True,), "both": (False, True)}[options.events]
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     total = options.rounds * len(loads) * len(kinds) * len(options.levels)
-    # Draw the progress only between runs and at fixed moments of a run. A separate drawing thread would
+    # Draw the progress bar only between runs and at fixed moments of a run. A separate thread would
     # take time from the measurement.
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("runs", total=total)
@@ -146,7 +149,9 @@ def measure(loads: Sequence[Load], options: argparse.Namespace, console: Console
 
 
 def evaluate(loads: Sequence[Load], runs: Runs, options: argparse.Namespace, clock_ns: float) -> list[Result]:
-    """Returns the statistics by load and events, and the differences between each level and stock."""
+    """Returns the statistics of each load with and without events. Also returns the differences between
+    each level and stock.
+    """
     results = []
     for load in loads:
         for events in (False, True):

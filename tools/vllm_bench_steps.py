@@ -6,11 +6,13 @@ kvpool saves in a whole step.
     .venv-vllm/bin/python tools/vllm_bench_steps.py --levels stock manager --steps 400
 
 A step is ``schedule`` and ``update_from_output`` of vLLM's asynchronous scheduler. Each request gets a
-token per step, one step after it was scheduled. No model runs, so a step contains no model time. Only
-the KV-cache groups are those of real models: one of full attention; two as in gpt-oss, with a sliding
-window; six as in Gemma 3, with five sliding windows; four as in Qwen3-Next, with three state spaces.
-tools/vllm_bench.py measures the calls of the KV-cache manager alone. Times are those for which the
-thread ran.
+token per step, one step after it was scheduled. No model runs, so a step contains no model time. Times
+are those for which the thread ran. tools/vllm_bench.py measures the calls of the KV-cache manager
+alone.
+
+The KV-cache groups are those of real models: one group of full attention; two groups as in gpt-oss,
+with a sliding window; six as in Gemma 3, with five sliding windows; four as in Qwen3-Next, with three
+state spaces.
 
 Needs the environment of tools/vllm_env.py. The levels take turns within one process, one round after
 the other. Every level has to give each request the same blocks. Exit code 0: all blocks are equal. 1:
@@ -55,20 +57,19 @@ REQUESTS: Final = 256  # requests that run at once
 
 @dataclasses.dataclass
 class Steps:
-    """The results of one run: seconds by step, and a checksum of all block ids."""
+    """The results of one run: the seconds of each step's two parts, and a checksum of all block ids."""
 
     schedule: list[float]
     update: list[float]
     blocks: int
 
     def medians(self) -> tuple[float, float, float]:
-        """Returns the medians of whole steps, and of their two parts."""
+        """Returns three medians: of whole steps, of ``schedule``, and of ``update_from_output``."""
         whole = [one + other for one, other in zip(self.schedule, self.update, strict=True)]
         return statistics.median(whole), statistics.median(self.schedule), statistics.median(self.update)
 
 
 def load() -> SimpleNamespace:
-    """Imports the required names of vLLM."""
     found = SimpleNamespace(torch=importlib.import_module("torch"))
     for module, names in {
         "vllm": ("SamplingParams",),
@@ -119,7 +120,9 @@ def make_scheduler(vllm: SimpleNamespace, model: str, requests: int, length: int
 
 
 def output_of(vllm: SimpleNamespace, scheduled: Any, scheduler: Any) -> Any:
-    """Makes the output of a model for a step: a token for every request whose prompt is computed."""
+    """Returns the output that a model would have for a step: a token for every request whose prompt is
+    computed.
+    """
     names = list(scheduled.num_scheduled_tokens)
     tokens = []
     for name in names:
@@ -132,7 +135,7 @@ def output_of(vllm: SimpleNamespace, scheduled: Any, scheduler: Any) -> Any:
 
 
 def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespace) -> Steps:
-    """Runs all requests once with the level's classes installed. They arrive, then decode for the given
+    """Runs all requests once with the classes of a level. All requests arrive, and then decode for this
     number of steps.
     """
     core = importlib.import_module("vllm.v1.engine.core")
@@ -176,7 +179,7 @@ def run(level: str, model: str, vllm: SimpleNamespace, options: argparse.Namespa
 
 
 def checksum(scheduled: Any, value: int) -> int:
-    """Adds the block ids of a step to a checksum, for new and for running requests."""
+    """Adds the block ids of a step's new and running requests to a checksum."""
     given = [one.block_ids for one in scheduled.scheduled_new_reqs]
     given += [one for one in scheduled.scheduled_cached_reqs.new_block_ids if one is not None]
     for groups in given:
@@ -229,7 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for model in MODELS:
         row, first = f"{model:12}", 0.0
         for level in options.levels:
-            # Use the fastest round of each level, because other load of the machine only adds time.
+            # Use the fastest round of each level, because other load of the machine can only make a
+            # round slower.
             best = min(one.medians() for one in runs[model, level])
             first = first or best[0]
             times = f"{best[0] * 1e3:.2f} ({best[1] * 1e3:.2f} + {best[2] * 1e3:.2f})"

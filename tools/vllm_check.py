@@ -6,11 +6,12 @@ equal those of stock vLLM.
     python tools/vllm_check.py --levels manager --model hybrid --prompts 400
 
 Needs the environment of tools/vllm_env.py. Each level runs in its own process: vllm.LLM on the CPU,
-with a made-up model of two layers, and a pool so small that requests are preempted. One model is a
-Llama whose layers both read everything, one a Llama with a sliding window in one layer, and one an LFM2
-with a recurrent state in one layer. The latter two have two KV-cache groups. Each model generates for
-prompts that share prefixes, greedily with n=1, then with n=4 and sampling. vLLM's CPU backend schedules
-synchronously.
+with a made-up model of two layers, and a pool so small that requests are preempted. There are three
+models: a Llama in which both layers read all tokens, a Llama in which one layer has a sliding window,
+and an LFM2 in which one layer has a recurrent state. The latter two have two KV-cache groups.
+
+Each model generates answers to prompts that share prefixes, first greedily with n=1, and then with n=4
+and sampling. vLLM's CPU backend schedules synchronously.
 
 Levels run with kvpool's KV events, which report a hash once, even if several blocks have it. They must
 equal stock's events after repeated events are removed. pool and manager run once more with
@@ -47,12 +48,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEVELS: Final = ("pool", "manager", "shadow")
-# Levels that also run with vLLM's events. shadow publishes vLLM's own events anyway.
+# Levels that run once more with vLLM's own setting of KV events. At the level shadow, vLLM's own events
+# are published anyway.
 WITH_STOCK_EVENTS: Final = frozenset({"pool", "manager"})
 
 
 def planned(levels: Sequence[str]) -> list[Engine]:
-    """Returns the runs to make, stock first."""
+    """Returns the runs of engines to make: first stock vLLM, then the chosen levels."""
     chosen = [level for level in dict.fromkeys(levels) if level != STOCK]
     engines = [Engine(STOCK, STOCK)]
     engines += [Engine(level, EXACT if level in WITH_STOCK_EVENTS else STOCK) for level in chosen]
@@ -60,8 +62,8 @@ def planned(levels: Sequence[str]) -> list[Engine]:
 
 
 def child_environment(engine: Engine, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the environment of an engine's process: that of the caller, without its settings of vLLM
-    and kvpool.
+    """Returns the environment of an engine's process: the caller's environment, without its settings of
+    vLLM and kvpool.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPOOL_VLLM", "VLLM_"))}
     kept.pop("PYTHONPATH", None)
@@ -115,7 +117,7 @@ def run_all(
     options: argparse.Namespace,
     console: Console,
 ) -> None:
-    """Runs the engines one after the other. Ends if stock breaks."""
+    """Runs the engines one after the other. Stops if the engine of stock fails."""
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("engines", total=len(engines))
@@ -129,7 +131,6 @@ def run_all(
 
 
 def rows(engines: Sequence[Engine]) -> list[list[str]]:
-    """Returns one line per run and scenario."""
     found = []
     for engine in engines:
         for scenario, record in engine.scenarios.items():
@@ -153,7 +154,7 @@ def rows(engines: Sequence[Engine]) -> list[list[str]]:
 
 
 def make_table(model: str, engines: Sequence[Engine]) -> Table:
-    """Makes the table of all engines for a model, compared with stock."""
+    """Makes the table of all engines for one model. It shows how each compares with stock."""
     table = Table(title=f"layers: {', '.join(MODELS[model])}")
     heads = [
         "level",

@@ -7,13 +7,16 @@
     python tools/vllm_conformance.py offload-policy offload-manager offload-tier
 
 Needs the environment of tools/vllm_env.py. The suites are those of the KV-cache core, of connectors and
-of offloading. Levels that begin with ``offload-`` run only the suites of offloading, with parts of vLLM
-replaced for the tests. ``offload-policy`` replaces vLLM's LRU by ``kvpool_lru``, also in tiering.
+of offloading. Each file or folder runs in its own process. ``stock`` always runs, because the levels
+are compared with it.
+
+Levels that begin with ``offload-`` run only the suites of offloading, with parts of vLLM replaced for
+the tests. ``offload-policy`` replaces vLLM's LRU by ``kvpool_lru``, also in tiering.
 ``offload-manager`` replaces vLLM's manager with LRU by kvpool's manager. ``offload-tier`` replaces
-vLLM's example of a tier by kvpool's store on a disk. Each file or folder runs in its own process.
-``stock`` always runs, because the levels are compared with it. Exit code 0: every level passes exactly
-the tests that stock passes. 1: a difference, a level that leaves vLLM unchanged, or a failed run. 2:
-bad usage. 130: Ctrl-C.
+vLLM's example of a tier by kvpool's store on a disk.
+
+Exit code 0: every level passes exactly the tests that stock passes. 1: a difference, a level that
+leaves vLLM unchanged, or a failed run. 2: bad usage. 130: Ctrl-C.
 """
 
 from __future__ import annotations
@@ -58,14 +61,14 @@ from tools.vllm.conformance_suites import (  # noqa: E402
 )
 
 PLUGINS: Final = Path(__file__).resolve().parent / "vllm"
-# pytest's exit codes after which the results are valid: all passed, some failed, interrupted (a file
-# that cannot be imported), nothing collected.
+# Exit codes of pytest after which the results of the tests are valid: all passed, some failed,
+# interrupted (a file cannot be imported), no test found.
 TELLING: Final = frozenset({0, 1, 2, 5})
 
 
 @dataclasses.dataclass
 class Outcome:
-    """The results of one file's tests at one level."""
+    """The results of the tests of one file or folder at one level."""
 
     passed: set[str] = dataclasses.field(default_factory=set)
     failed: set[str] = dataclasses.field(default_factory=set)
@@ -86,8 +89,8 @@ RUNNING: Final[set[subprocess.Popen[bytes]]] = set()
 
 
 def read_junit(file: Path) -> Outcome:
-    """Sorts the tests of pytest's junit file. A test that fails, or raises an error in its teardown,
-    counts as failed.
+    """Reads the results of the tests from pytest's junit file. A test counts as failed if it fails, or
+    if it raises an error in its teardown.
     """
     outcome = Outcome()
     for case in ET.parse(file).getroot().iter("testcase"):
@@ -104,13 +107,13 @@ def read_junit(file: Path) -> Outcome:
 
 
 def differences(stock: set[str], level: set[str]) -> list[str]:
-    """Returns one line for each test that passes at only one of the two levels."""
+    """Returns one line for each test that passes with stock or at the level, but not at both."""
     return [f"- {name}" for name in sorted(stock - level)] + [f"+ {name}" for name in sorted(level - stock)]
 
 
 def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
-    """Finds the test files that each pattern names, relative to vLLM's folder of tests. No file is
-    listed twice.
+    """Returns the test files that the patterns name, relative to vLLM's folder of tests. Each file is
+    listed once.
     """
     root = tests / FOLDER
     found: Suites = {}
@@ -131,7 +134,7 @@ def find_files(tests: Path, patterns: Sequence[str]) -> Suites:
 
 
 def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -> dict[str, str]:
-    """Returns the environment of a test process: the caller's environment without the settings of
+    """Returns the environment of a test process: the caller's environment, without the settings of
     kvpool's plug-in.
     """
     kept = {
@@ -151,7 +154,6 @@ def child_environment(level: str, settings: Mapping[str, Any], replaced: Path) -
 def run_suite(
     level: str, suite: str, files: Sequence[str], settings: Mapping[str, Any], options: argparse.Namespace
 ) -> Outcome:
-    """Runs the tests of some files in their own process."""
     with tempfile.TemporaryDirectory(prefix="kvpool-conformance-") as scratch:
         junit, replaced, log = (Path(scratch) / name for name in ("junit.xml", "replaced.json", "log"))
         command = [settings["python"], "-m", "pytest", *(f"{FOLDER}/{file}" for file in files)]
@@ -165,7 +167,8 @@ def run_suite(
             "--rootdir=.",
             f"--config-file={PLUGINS / 'pytest.ini'}",
         ]
-        # tests/conftest.py collects garbage after each test, and needs more packages.
+        # Do not load tests/conftest.py, because it collects garbage after each test and needs more
+        # packages.
         is_offload = suite in OFFLOAD_SUITES
         command += (
             ["--noconftest", "-p", "offload_plugin"]
@@ -217,7 +220,7 @@ def run_all(
     options: argparse.Namespace,
     console: Console,
 ) -> Outcomes:
-    """Runs every suite at every level. The number of parallel runs is half the number of cores."""
+    """Runs every suite at every level. Half the number of cores is the number of parallel runs."""
     outcomes: Outcomes = {}
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with (
@@ -234,8 +237,7 @@ def run_all(
         try:
             left = set(runs)
             while left:
-                # Wait with a timeout: a Ctrl-C that another thread received is handled when this thread
-                # runs.
+                # Wait with a timeout, because Python handles a Ctrl-C only when this thread runs.
                 done, left = concurrent.futures.wait(
                     left, timeout=0.5, return_when=concurrent.futures.FIRST_COMPLETED
                 )
@@ -258,13 +260,13 @@ def run_all(
 
 
 def is_on_purpose(level: str, name: str) -> bool:
-    """Returns whether a test is listed as one that this level fails on purpose."""
+    """Returns whether a test is in the list of tests that this level fails on purpose."""
     return name.rpartition("::")[2] in ON_PURPOSE.get(level, ())
 
 
 def expected(level: str, stock: Outcome, one: Outcome) -> set[str]:
-    """Returns the tests that a level must pass: all tests that stock passes, except listed ones that
-    the level fails on purpose.
+    """Returns the tests that a level must pass: those that stock passes, without those that the level
+    fails on purpose.
     """
     return {name for name in stock.passed if not (name in one.failed and is_on_purpose(level, name))}
 
@@ -276,8 +278,9 @@ def run_again(
     settings: Mapping[str, Any],
     options: argparse.Namespace,
 ) -> list[str]:
-    """Repeats the tests that differ, if their file is listed as depending on time limits. A test passes
-    if it passes every repetition at both levels. Returns one line per test.
+    """Repeats tests that passed only with stock or only at a level, if their file is listed as
+    depending on time limits. A test passes if all repetitions pass, with stock and at the level.
+    Returns one line per test.
     """
     steady = []
     for level in levels[1:]:
@@ -302,8 +305,8 @@ def run_again(
 
 
 def print_table(levels: Sequence[str], suites: Suites, outcomes: Outcomes, console: Console) -> None:
-    """Prints one row per suite with the numbers of passed, failed and skipped tests and the seconds at
-    each level, followed by the sums.
+    """Prints one row per suite and a last row with sums. Each level has a column with the numbers of
+    passed, failed and skipped tests, and the seconds.
     """
     table = Table(title="vLLM's tests: passed / failed / skipped, seconds", show_footer=True)
     table.add_column(FOLDER, footer="all", no_wrap=True)

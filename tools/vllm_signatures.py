@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TABLE: Final = signatures.FILE
 Recorded: TypeAlias = dict[str, dict[str, str]]  # module -> name -> form
 
-#: By level and module, the names that the plug-in relies on.
+#: The names that the plug-in relies on, by level and by module of vLLM.
 WANTED: Final[Mapping[str, Mapping[str, str]]] = tomllib.loads(
     (Path(__file__).parent / "vllm" / "wanted.toml").read_text(encoding="utf-8")
 )
@@ -49,7 +49,7 @@ class SourceError(Exception):
 
 
 class Module:
-    """The source of one module."""
+    """The parsed source of one module of vLLM."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -68,7 +68,7 @@ class Module:
         self.variables = {target.id for target in targets if isinstance(target, ast.Name)}
 
     def lineage(self, name: str) -> Iterator[ast.ClassDef]:
-        """Yields a class and the classes of this module that it derives from, nearest first."""
+        """Yields a class, followed by the classes of this module from which it derives, nearest first."""
         node = self.classes.get(name)
         if node is not None:
             yield node
@@ -101,7 +101,9 @@ class Module:
         return False
 
     def form(self, name: str) -> str | None:
-        """Returns the entry of the table for a name, or None."""
+        """Returns the text that the table has for a name, for example the signature of a function.
+        Returns None if the module lacks the name.
+        """
         owner, _, attribute = name.rpartition(".")
         if not owner:
             if name in self.functions:
@@ -125,8 +127,8 @@ class Module:
         return kind + gate.canonical(signature_of(method.args))
 
     def call_of(self, name: str) -> inspect.Signature:
-        """Returns the signature by which a class is called: that of its ``__init__``, or the fields of
-        a dataclass or a struct.
+        """Returns the signature with which a class is called. It is that of ``__init__``, or follows
+        from the fields of a dataclass or a struct.
         """
         init = self.method(name, "__init__")
         if init is not None:
@@ -147,7 +149,7 @@ def assigned(node: ast.stmt) -> Iterable[ast.expr]:
 
 
 def parameter_of(name: str, value: ast.expr | None) -> inspect.Parameter:
-    """Returns the parameter that a field of a dataclass defines."""
+    """Returns the constructor's parameter that a field of a dataclass defines."""
     kinds = inspect.Parameter
     kind: inspect._ParameterKind = kinds.POSITIONAL_OR_KEYWORD
     default = value is not None
@@ -160,7 +162,7 @@ def parameter_of(name: str, value: ast.expr | None) -> inspect.Parameter:
 
 
 def signature_of(arguments: ast.arguments) -> inspect.Signature:
-    """Returns the signature of a function's source, with ``...`` for every default."""
+    """Returns the signature of a function from its source. Every default is replaced by ``...``."""
     kinds = inspect.Parameter
     positional = [*arguments.posonlyargs, *arguments.args]
     required = len(positional) - len(arguments.defaults)
@@ -214,7 +216,9 @@ class Source:
         return self.modules[name]
 
     def recorded(self, wanted: Mapping[str, str]) -> Recorded:
-        """Returns the table entries of the wanted names. Missing names are omitted."""
+        """Returns the table of the wanted names for these sources. Names that the sources lack are left
+        out.
+        """
         tables: Recorded = {}
         for module_name, names in wanted.items():
             module = self.module(module_name)
@@ -230,11 +234,8 @@ class Source:
         return tables
 
 
-# --- Writing the table
-
-
 def table_of(tables: dict[str, Recorded]) -> dict[str, dict[str, str | dict[str, str]]]:
-    """Merges the tables of several versions into the table of one level."""
+    """Merges the tables of several versions of vLLM into one table of a level."""
     merged: dict[str, dict[str, str | dict[str, str]]] = {}
     for module in dict.fromkeys(module for one in tables.values() for module in one):
         newest_first = [one.get(module, {}) for one in reversed(tables.values())]
@@ -280,7 +281,7 @@ def lines_of(table: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def of_series(table: signatures.Table, series: str) -> Recorded:
-    """Returns the part of the committed table that applies to a version."""
+    """Returns the part of the committed table that applies to one series of vLLM's versions."""
     return {
         module: {
             name: form

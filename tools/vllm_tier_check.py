@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-#: The kinds of places of the tier.
+#: The kinds of storage that the tier is tested with.
 PLACES: Final = ("disk", "folder")
 
 
@@ -44,7 +44,6 @@ def run(
     settings: dict[str, Any],
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Runs one engine, and returns its record."""
     result = scratch / f"{name}.json"
     command = [settings["python"], "-m", "tools.vllm.tier_engine", "--model", model]
     command += ["--prompts", str(options.prompts), "--blocks", str(options.blocks), "--result", str(result)]

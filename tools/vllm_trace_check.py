@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK: Final = 32
-# Number of prompts with different last tokens. The first `REPEATED` of them are sent a second time,
-# when all their blocks are cached.
+# Number of prompts with different last tokens. The first `REPEATED` of them are sent once more, when
+# all their blocks are cached.
 DISTINCT: Final = 24
 REPEATED: Final = 8
-#: Number of requests that ask vLLM to publish their hits.
+#: Number of requests that ask vLLM to publish the blocks that they hit.
 REPORTING: Final = 8
 PREFIX: Final = 4 * BLOCK
 TAIL: Final = 3 * BLOCK
@@ -74,7 +74,7 @@ def environment(settings: dict[str, Any]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def ended(process: subprocess.Popen[Any]) -> Iterator[subprocess.Popen[Any]]:
-    """When the context ends, stops a process and the processes that it started."""
+    """Stops a process and the processes that it started, at the end of the context."""
     try:
         yield process
     finally:
@@ -98,7 +98,7 @@ def wait_for(url: str, process: subprocess.Popen[Any], seconds: float) -> None:
 
 
 def prompts() -> list[tuple[list[int], bool]]:
-    """Returns token ids, and whether the request asks for full reports."""
+    """Yields the token ids of each prompt, and whether its request asks vLLM to publish its hits."""
     source = random.Random(44)
     shared = [source.randrange(3, 500) for _ in range(PREFIX)]
     made = [(shared + [source.randrange(3, 500) for _ in range(TAIL + 5)], False) for _ in range(DISTINCT)]

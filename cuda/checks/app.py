@@ -1,14 +1,12 @@
 """Runs ``python cuda/gpu_check.py``, which checks and measures ``kvpool.transfer`` on a GPU.
 
-A run takes minutes.
-
-It needs a driver, a GPU and kvpool, and uses torch with CUDA if it is installed. It prints each check
-and each figure at once, and writes the report after every section, so an interrupted run loses nothing.
-It exits with 0 if all checks pass and all targets are reached, with 1 if not, and with 2 if there is no
-GPU.
+A run takes minutes. It needs a driver, a GPU and kvpool, and uses torch with CUDA if it is installed.
+It prints each check and each measurement at once, and writes the report after every section, so an
+interrupted run loses nothing. It exits with 0 if all checks pass and all targets are reached, with 1 if
+not, and with 2 if there is no GPU.
 
 With ``--dry-run`` and the tests' fake driver it runs without a GPU, to show that the program itself
-works:
+works::
 
     python tests/transfer/fake_cuda/build.py target/fake
     KVPOOL_LIBCUDA=target/fake/libcuda.so.1 python cuda/gpu_check.py --dry-run --quick
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
     from .session import Session
 
 SECTIONS = ("correctness", "bench")
-#: Seconds that each section may take. The benchmark gets the rest of the budget.
+#: Seconds that each section may take. The benchmark ("bench") gets the rest of the run's time.
 _SECONDS = {"correctness": 120.0, "bench": 1e9}
-#: Seconds after the end of the budget at which a run that hangs is ended.
+#: Seconds after the end of the run's time at which a run that hangs is ended.
 _GRACE = 45.0
 _NO_GPU = 2
 
@@ -58,7 +56,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _missing(ordinal: int) -> str:
-    """Return what is missing for a run, or "" if nothing is missing."""
+    """Return which requirement of a run is missing, or "" if nothing is missing."""
     try:
         from kvpool.errors import KvpoolError
         from kvpool.transfer import TransferEngine
@@ -75,7 +73,10 @@ def _missing(ordinal: int) -> str:
 
 
 def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
-    """Return torch if it can use the device, and torch's int64 if torch is installed."""
+    """Return torch, or None if it cannot use the device.
+
+    Also return torch's int64, or None if torch is not installed.
+    """
     if not wanted:
         return None, None
     try:
@@ -89,7 +90,7 @@ def _torch(ordinal: int, *, wanted: bool, dry_run: bool) -> tuple[Any, Any]:
 
 
 def _path(folder: Path, facts: dict[str, str]) -> Path:
-    """Return the path of a new report. Several runs on the same day get different names."""
+    """Return the path of a new report. Reports of the same day get different names."""
     card = re.sub(r"[^a-z0-9]+", "-", facts["card"].lower()).strip("-")
     name = f"gpu-{card}-{facts['date']}"
     path, number = folder / f"{name}.md", 2
@@ -117,13 +118,13 @@ class _Run:
             **load.facts(driver, torch),
             "run": f"{size}, sections: {', '.join(arguments.only or SECTIONS)}",
         }
-        # Results of a fake driver must never be reported as results of a GPU.
+        # Mark the report if a fake driver made it, because these are not results of a GPU.
         self.report = Report(facts, dry_run=arguments.dry_run or driver.is_fake)
         folder = arguments.out or load.ROOT / (
             "target/gpu-check" if self.report.dry_run else "benches/results"
         )
         self.path = _path(folder, self.report.facts)
-        # Reentrant, because a signal handler may write while this thread writes.
+        # The lock is reentrant, because a signal handler may write while this thread writes.
         self._writing = threading.RLock()
         self._session = session.Session(
             driver=driver,
@@ -139,7 +140,7 @@ class _Run:
         )
 
     def write(self) -> None:
-        """Write the results so far."""
+        """Write the report with the results so far."""
         with self._writing:
             self._judge()
             self.report.write(self.path, self._arguments.json)
@@ -155,14 +156,14 @@ class _Run:
     def _section(self, name: str, run: Callable[[Session], object]) -> None:
         session = self._session
         session.section = name
-        # A dry run does not measure a GPU, and its time depends on the load of the machine. So its
-        # sections have no time limit.
+        # A dry run has no time limit for its sections. It does not measure a GPU, and its time depends
+        # on the load of the machine.
         session.clock.begin_section(1e9 if session.dry_run else _SECONDS[name])
         try:
             run(session)
         except Exception as error:
-            # Errors outside of a check can occur, for example when the time of the section has run out
-            # or when no part of the section can run.
+            # Record errors outside of a check. For example, the time of the section has run out, or the
+            # section cannot run at all.
             with session.untimed_check("the rest of the section"):
                 raise error from None
         finally:
@@ -207,7 +208,7 @@ def _section(name: str) -> Callable[[Session], object]:
 
 
 def _end_at_once(run: _Run, reason: str) -> None:
-    """Write the results so far, and end the process at once."""
+    """Write the report with the results so far, and end the process at once."""
     run.report.ended_early = reason
     run.write()
     print(f"\ngpu_check: {reason}. Report: {run.path}", file=sys.stderr, flush=True)
@@ -216,7 +217,7 @@ def _end_at_once(run: _Run, reason: str) -> None:
 
 
 def _watch(run: _Run, seconds: float) -> threading.Timer:
-    """If a run hangs, ends it and prints the stacks of all threads."""
+    """If a run exceeds its time, prints the stacks of all threads and ends it."""
 
     def end() -> None:
         faulthandler.dump_traceback(all_threads=True)

@@ -36,7 +36,7 @@ DEVICE = "On the device (read plus written)"
 SWAPS = "Swaps"
 CALIBRATION = "Calibration"
 
-#: Sizes of a piece in KiB. For swaps, the sizes that the verdicts need come first.
+#: Sizes of a block's pieces in KiB. For swaps, the sizes that the verdicts need come first.
 DEVICE_PIECES = (2, 4, 8, 16, 32, 64)
 SWAP_PIECES = (8, 16, 32, 64, 2)
 
@@ -142,7 +142,7 @@ def _swaps(session: Session, rates: Rates, engines: Engines) -> None:
 
 
 def run(session: Session) -> Rates:
-    """Run the section, and return the rates from which the verdicts are computed."""
+    """Run the section. Return the rates from which the verdicts are computed."""
     rates = Rates()
     session.rates = rates
     engines = Engines(session)

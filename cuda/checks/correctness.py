@@ -1,6 +1,6 @@
-"""Compares every copy method in every direction with the CPU twin, which makes the same copies.
+"""Compares copies on the GPU with the CPU twin, a copy engine that makes the same copies on the CPU.
 
-The layouts of the blocks are random.
+Every method copies in every direction, between blocks with random layouts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAYS: tuple[Way, ...] = ("submit", "copy")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copy:
-    """One copy, and the method to use for it."""
+    """One copy between two stores, and the method to use for it."""
 
     src: Blocks
     dst: Blocks
@@ -68,7 +68,7 @@ def why_refused(copy: Copy, *, has_batch: bool) -> str:
 
 
 def run(session: Session, copy: Copy, stream: int) -> None:
-    """Make a copy on the device, and wait for it."""
+    """Make a copy on the device, and wait until it has ended."""
     if copy.way == "submit":
         transfer = session.engine.submit(
             copy.src.store, copy.dst.store, copy.pairs, after=stream, regions=copy.regions, method=copy.method
@@ -80,7 +80,7 @@ def run(session: Session, copy: Copy, stream: int) -> None:
 
 
 def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random) -> None:
-    """Make a copy on the device and another one with the CPU twin, and compare all bytes."""
+    """Make a copy on the device, make the same copy with the CPU twin, and compare all bytes."""
     copy.dst.refill(numbers)
     reason = why_refused(copy, has_batch=session.driver.has_batch)
     try:
@@ -98,7 +98,7 @@ def check_copy(session: Session, copy: Copy, stream: int, numbers: random.Random
 
 
 def _ends(session: Session, numbers: random.Random) -> tuple[list[LaidOut], list[Blocks]]:
-    """Return two stores on the device and one host store of each kind. All have blocks of the same form."""
+    """Return two stores on the device and one host store of each kind, all with blocks of the same pieces."""
     limit = session.effort.arena
     pieces = random_pieces(numbers, limit // 2)
     on_device = []
@@ -126,7 +126,7 @@ def _random_regions(numbers: random.Random, store: BlockStore) -> tuple[int, int
 
 
 def copies(numbers: random.Random, on_device: list[LaidOut], hosts: list[Blocks]) -> Iterator[Copy]:
-    """Yield copies with every method, in every way of passing the mapping, between all kinds of stores."""
+    """Yield copies between all kinds of stores, with every method and every way of passing the mapping."""
     first, second = on_device
     ends: list[tuple[Blocks, Blocks]] = [(first, second)]
     ends += [(first, host) for host in hosts] + [(host, second) for host in hosts]
@@ -139,7 +139,7 @@ def copies(numbers: random.Random, on_device: list[LaidOut], hosts: list[Blocks]
 
 
 def _trial(session: Session, stream: int, seed: int) -> int:
-    """Run all methods over one random layout. Return the number of copies."""
+    """Run all methods on blocks with one random layout. Return the number of copies."""
     numbers = rng(("layouts", seed))
     on_device, hosts = _ends(session, numbers)
     for one in (*on_device, *hosts):
@@ -204,9 +204,9 @@ def _many_pairs(session: Session) -> None:
 
 
 def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) -> None:
-    """Check a mapping in device memory with holes (unset entries) and with ids that are out of range.
+    """Check a mapping in device memory that has unset pairs, and pairs with ids that are out of range.
 
-    The pairs in range must be copied, and no other bytes may be written.
+    Pairs in range must be copied, and no other bytes may be written.
     """
     pieces = random_pieces(numbers, 64)
     src, dst = (
@@ -240,7 +240,7 @@ def _mapped(session: Session, stream: int, numbers: random.Random, rows: int) ->
 
 
 def _polls(session: Session) -> list[bool]:
-    """Return for each of two polls whether it reports ids out of range."""
+    """Poll twice. Return for each poll whether it reports ids that are out of range."""
     told = []
     for _ in range(2):
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Attributes of a device that affect speed: our name, and the driver's number.
+#: Attributes of a device that affect speed. Each of our names has the driver's number of the attribute.
 ATTRIBUTES = {
     "multiprocessors": 16,
     "copy engines": 40,
@@ -25,7 +25,8 @@ ATTRIBUTES = {
     "NUMA node": 134,
 }
 
-#: Signatures as in cuda.h. Device addresses are numbers, and every other large argument is a handle.
+#: Signatures of the driver's functions, as in cuda.h. Device addresses are numbers, and every other
+#: large argument is a handle.
 _CALLS: dict[str, tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
@@ -61,11 +62,11 @@ _PORTABLE_AND_MAPPED = 3
 
 
 class DriverError(RuntimeError):
-    """A call of the driver failed."""
+    """A function of the driver returned an error."""
 
 
 class Driver:
-    """One device. The constructor makes its context current for the calling thread."""
+    """One device of the driver. The constructor makes the device's context current in the calling thread."""
 
     def __init__(self, ordinal: int) -> None:
         self.path = os.environ.get("KVPOOL_LIBCUDA", "libcuda.so.1")
@@ -82,7 +83,7 @@ class Driver:
         self.enter()
 
     def enter(self) -> None:
-        """Make the context current for this thread."""
+        """Make the device's context current in this thread."""
         self.call("cuCtxSetCurrent", self.context)
 
     def call(self, name: str, *arguments: object) -> None:
@@ -98,7 +99,7 @@ class Driver:
             raise DriverError(f"{name}: {(text.value or b'an error without a name').decode()} ({code})")
 
     def get(self, kind: Any, name: str, *arguments: object) -> Any:
-        """Return the value that a function writes through its first argument."""
+        """Return the value that a function of the driver writes through its first argument."""
         value = kind()
         self.call(name, byref(value), *arguments)
         return value.value
@@ -109,7 +110,7 @@ class Driver:
         return text.value.decode()
 
     def has(self, name: str) -> bool:
-        """Return whether the library has a function."""
+        """Return whether the driver's library has a function of this name."""
         return hasattr(self.library, name)
 
     @property
@@ -127,7 +128,7 @@ class Driver:
 
     @property
     def violation(self) -> str:
-        """The first violation of the driver's rules that a fake driver found, or ""."""
+        """The first violation of the driver's rules that the tests' fake driver found, or ""."""
         function = self.library.fake_violation
         function.restype = c_char_p
         return (function() or b"").decode()
@@ -170,7 +171,7 @@ class Driver:
         self.call("cuMemFreeHost", address)
 
     def put(self, address: int, data: bytes) -> None:
-        """Write to the device and wait.
+        """Copy bytes to the device, and wait.
 
         Without the wait the call may return before bytes from pageable memory have arrived.
         """
@@ -178,13 +179,13 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def take(self, address: int, nbytes: int) -> bytes:
-        """Read from the device."""
+        """Copy bytes from the device."""
         buffer = ctypes.create_string_buffer(nbytes)
         self.call("cuMemcpyDtoH_v2", buffer, address, nbytes)
         return buffer.raw
 
     def fill(self, address: int, nbytes: int, tile: bytes) -> None:
-        """Fill memory of the device with copies of ``tile``."""
+        """Fill memory of the device with repeated copies of ``tile``."""
         done = min(len(tile), nbytes)
         self.put(address, tile[:done])
         while done < nbytes:
@@ -194,7 +195,7 @@ class Driver:
         self.call("cuCtxSynchronize")
 
     def copy(self, dst: int, src: int, nbytes: int, stream: int) -> None:
-        """Enqueue a copy on a stream."""
+        """Put a copy into a stream's queue."""
         self.call("cuMemcpyAsync", dst, src, nbytes, stream)
 
     def stream(self) -> int:
@@ -207,7 +208,7 @@ class Driver:
         self.call("cuStreamDestroy_v2", stream)
 
     def synchronize(self, stream: int) -> None:
-        """Wait for a stream."""
+        """Wait until the work of a stream has ended."""
         self.call("cuStreamSynchronize", stream)
 
     def seconds(self, work: Callable[[], object], stream: int) -> float:

@@ -1,4 +1,4 @@
-"""Collects facts about the machine: the driver, the GPU and its clocks."""
+"""Collects facts about the machine for the report: the driver, the GPU and its clocks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def clocks(driver: Driver) -> str:
 
 
 def facts(driver: Driver, torch: Any) -> dict[str, str]:
-    """Return the facts that a reader needs to interpret the figures."""
+    """Return the facts about the machine that a reader needs to interpret the results."""
     from kvpool import __version__
 
     capability = (

@@ -1,4 +1,4 @@
-"""A mapping in device memory, for tests in which torch is installed but cannot use the device."""
+"""A mapping in device memory, for runs in which torch is installed but cannot use the device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class DeviceMapping:
-    """The attributes that kvpool reads of a tensor of shape [n, 2], over memory from the driver."""
+    """Has the attributes of a tensor of shape [n, 2] that kvpool reads. Its memory comes from the driver."""
 
     is_cpu = False
 
@@ -28,18 +28,18 @@ class DeviceMapping:
         self.assign(self.pairs)
 
     def assign(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Replace the pairs with the same number of other pairs."""
+        """Replace the pairs of the mapping by the same number of other pairs."""
         self.pairs = list(pairs)
         numbers = array("q", [number for pair in pairs for number in pair])
         if numbers:
             self._memory.write(numbers.tobytes())
 
     def data_ptr(self) -> int:
-        """Return the address of the first element."""
+        """Return the address of the first pair."""
         return self._memory.address
 
     def stride(self) -> tuple[int, int]:
-        """Return the number of elements between neighbours in each dimension."""
+        """Return the number of elements from one index to the next in each dimension."""
         return (2, 1)
 
     def element_size(self) -> int:

@@ -30,19 +30,18 @@ TO_HOST: Direction = "to host"
 TO_DEVICE: Direction = "to device"
 ON_DEVICE = "on device"
 
-#: Random bytes. No piece's size divides their number, so blocks that are filled with them differ.
+#: Random bytes that fill blocks. No size of a piece divides their number, so the blocks differ.
 TILE = rng("tile").randbytes(MIB - 4093)
 
 _LOOKED_AT = 2
 
-#: Seconds of copies before those that are measured. The first copies on new memory take a tenth
-#: longer.
+#: Seconds of copies before the measured ones. The first copies on new memory take a tenth longer.
 _WARM_UP = 0.02
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The median times of several copies."""
+    """The result of a measurement: median times over several copies."""
 
     seconds: float
     submit_seconds: float
@@ -51,7 +50,7 @@ class Timing:
 
     @property
     def rate(self) -> float:
-        """Rate in GB/s, or 0 if the clock has not advanced."""
+        """Rate in GB/s, or 0 if the measured time is 0."""
         return self.nbytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     def figure(
@@ -59,7 +58,8 @@ class Timing:
     ) -> Figure:
         """Return a row of a table.
 
-        ``passes`` is 2 if the rate counts both the bytes read and the bytes written.
+        ``passes`` is 2 if the rate counts the bytes that are read and the bytes that are written,
+        otherwise 1.
         """
         return Figure(
             table, what, passes * self.rate, share, 1e6 * self.seconds, 1e6 * self.submit_seconds, note
@@ -70,16 +70,17 @@ class Timing:
 class Rates:
     """The measured rates from which the verdicts are computed, in GB/s."""
 
-    #: Rates of plain copies: to the host, to the device, and on the device (bytes read plus bytes
-    #: written).
+    #: Rates of plain copies: to the host, to the device, and on the device. The last one counts bytes
+    #: read and bytes written.
     plain: dict[str, float] = dataclasses.field(default_factory=dict)
-    #: Rates of the kernel on the device, bytes read plus bytes written, by the size of a piece in KiB.
+    #: Rates of the copy kernel on the device by the size of a piece in KiB. They count bytes read and
+    #: bytes written.
     on_device: dict[int, float] = dataclasses.field(default_factory=dict)
-    #: Rates of swaps, by direction and size of a piece in KiB, and then by way.
+    #: Rates of swaps, by direction and size of a piece in KiB, and then by the way to copy.
     swaps: dict[tuple[Direction, int], dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def share(self, rate: float, of: str) -> float | None:
-        """Return this rate divided by the rate of the plain copy, if that was measured."""
+        """Return this rate divided by the rate of the plain copy, or None if that was not measured."""
         plain = self.plain.get(of, 0.0)
         return rate / plain if plain else None
 
@@ -87,8 +88,8 @@ class Rates:
 def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, limit: float = 2.0) -> Timing:
     """Measure the time of a transfer.
 
-    The first copies create buffers and warm up. The copies after them are measured, up to a maximum
-    number of repetitions or seconds.
+    First makes some copies without measuring, which create buffers and warm the device up. Then
+    measures copies up to a maximum number of repetitions or seconds.
     """
     end = time.monotonic() + _WARM_UP
     session.finish(submit())
@@ -107,36 +108,37 @@ def timed(session: Session, submit: Callable[[], Transfer], repetitions: int, li
 
 
 def as_mapping(pairs: Sequence[tuple[int, int]]) -> Any:
-    """Return the pairs as an int64 array of shape [n, 2]. kvpool accepts this form at the lowest cost."""
+    """Return the pairs as an int64 array of shape [n, 2], which kvpool reads at the lowest cost."""
     numbers = array("q", [number for pair in pairs for number in pair])
     return memoryview(numbers).cast("B").cast("q", (len(pairs), 2))
 
 
 def planes(memory: DeviceMemory, piece: int, num_blocks: int, regions: int, device: str) -> BlockStore:
-    """Return a store with pieces of equal size in separate planes, like layers of keys and values."""
+    """Return a store whose blocks have pieces of equal size in separate planes, like K and V of layers."""
     plane = num_blocks * piece
     where = [(memory.address + region * plane, piece, piece) for region in range(regions)]
     return BlockStore.from_regions(where, num_blocks, device=device, keep_alive=memory)
 
 
 class Engines:
-    """Engines whose transfer planners use different thresholds."""
+    """Engines whose planners, which choose the method of a transfer, use different thresholds."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._folder = tempfile.TemporaryDirectory()
-        #: The engine with the built-in thresholds.
+        #: The engine with kvpool's built-in thresholds.
         self.default = TransferEngine(session.device)
-        #: The engine with the thresholds of a calibration. Until then it is the default engine.
+        #: The engine with thresholds that were measured by a calibration. Until then it is the default
+        #: engine.
         self.calibrated = self.default
         self._by_ctas: dict[int, TransferEngine] = {}
 
     def path(self, name: str) -> Path:
-        """Return the path of a file of calibrations."""
+        """Return the path of a file in which a calibration is saved."""
         return Path(self._folder.name) / f"{name}.json"
 
     def calibrate(self) -> dict[str, Any]:
-        """Calibrate with one engine, load the saved result with another engine, and return the thresholds."""
+        """Calibrate with one engine, and load the saved thresholds with another. Return these thresholds."""
         path = self.path("calibration")
         with TransferEngine(self._session.device) as engine:
             thresholds: dict[str, Any] = engine.calibrate(path)["thresholds"]
@@ -175,7 +177,7 @@ class Engines:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """One of the ways to copy that are compared."""
+    """One of the compared ways to copy between host and device."""
 
     name: str
     engine: TransferEngine
@@ -189,7 +191,7 @@ class Way:
 def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
     """Return the ways to copy between host and device.
 
-    These are single driver calls, staging, the driver's batch, kernels, and the planner's choices.
+    They are single driver calls, staging, the driver's batch call, kernels, and the planner's choices.
     """
     found = [Way("staged", engines.default, "staged"), Way("memcpy", engines.default, "memcpy")]
     if session.driver.has_batch:
@@ -199,7 +201,7 @@ def ways(session: Session, engines: Engines, ctas: Sequence[int]) -> list[Way]:
 
 
 class Ground:
-    """A store on the device, a pinned pool that is twice as large, and scattered mappings.
+    """A store on the device, a pinned host pool that is twice as large, and scattered mappings between them.
 
     The store and the pool contain random bytes.
     """
@@ -215,7 +217,7 @@ class Ground:
             pairs = [(block, first + block) for block in range(num_blocks)]
             session.finish(session.engine.submit(self._device, self._host, pairs, after=None))
         numbers = rng((kib, num_blocks))
-        # Only half of the pool is used. So few pairs of blocks are adjacent in both stores.
+        # Use only half of the pool, so that few pairs of blocks are adjacent in both stores.
         out, back = (
             list(
                 zip(
@@ -231,7 +233,7 @@ class Ground:
 
     @classmethod
     def of_payload(cls, session: Session, kib: int) -> Ground:
-        """Create a store of many layers. The number of blocks follows from the size of the payload."""
+        """Create a store of many layers. Its number of blocks follows from ``payload``, its size in bytes."""
         regions = session.effort.regions
         return cls(session, kib, max(2, session.effort.payload // ((kib << 10) * regions)), regions)
 
@@ -241,7 +243,7 @@ class Ground:
         return way.engine.submit(src, dst, self._mappings[direction], after=None, method=way.method)
 
     def timed(self, way: Way, direction: Direction, repetitions: int) -> Timing:
-        """Time a copy, and check some of the blocks that it wrote."""
+        """Measure a copy, and compare some of the blocks that it wrote."""
         timing = timed(self._session, lambda: self.submit(way, direction), repetitions)
         self.look(direction)
         return timing

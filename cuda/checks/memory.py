@@ -1,7 +1,7 @@
 """Memory of every kind, random layouts of blocks in it, and a twin of each layout on the host.
 
 Each copy is made twice: on the device, and by the CPU twin over the same bytes. Afterwards all bytes of
-both have to be equal, including the bytes around and between the blocks.
+both memories have to be equal, including the bytes around and between the blocks.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ if TYPE_CHECKING:
 
     from .driver import Driver
 
-#: A region: the address of block 0, the bytes from one block to the next, and the bytes of a piece.
+#: The pieces that all blocks have in one region of memory: the address of block 0's piece, the bytes
+#: from one block's piece to the next, and the bytes of a piece.
 Region = tuple[int, int, int]
 
-#: Number of bytes at either end of a layout that belong to no block.
+#: Number of bytes at each end of a layout that belong to no block. A wrong copy might change them.
 GUARD = 256
 
 
 class Memory(Protocol):
-    """A piece of memory that is freed together with this object."""
+    """A piece of memory. It is freed when this object is freed."""
 
     address: int
     nbytes: int
 
     def write(self, data: bytes) -> None:
-        """Write from the beginning."""
+        """Copy bytes to the start of the memory."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Read a part."""
 
 
 def _give_back(driver: Driver, free: Callable[[int], None], address: int) -> None:
-    """Free memory from any thread. If the context is lost, its memory is already freed."""
+    """Free memory, from any thread. If the context is lost, its memory is already freed."""
     with contextlib.suppress(DriverError):
         driver.enter()
         free(address)
@@ -58,7 +59,7 @@ class DeviceMemory:
         self.address = driver.alloc(nbytes)
 
     def write(self, data: bytes) -> None:
-        """Write from the beginning."""
+        """Copy bytes to the start of the memory."""
         self._driver.put(self.address, data)
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -71,7 +72,7 @@ class DeviceMemory:
 
 
 class HostMemory:
-    """Memory of this process. With a driver it is page-locked."""
+    """Memory of this process. If there is a driver, it is page-locked."""
 
     def __init__(self, nbytes: int, driver: Driver | None = None) -> None:
         self.nbytes = nbytes
@@ -83,7 +84,7 @@ class HostMemory:
             self.address = driver.host_alloc(nbytes)
 
     def write(self, data: bytes) -> None:
-        """Write from the beginning."""
+        """Copy bytes to the start of the memory."""
         ctypes.memmove(self.address, data, len(data))
 
     def read(self, offset: int, nbytes: int) -> bytes:
@@ -97,13 +98,13 @@ class HostMemory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """The positions of the pieces of blocks in some memory."""
+    """Where the pieces of all blocks are in some memory."""
 
     name: str
-    #: Regions with offsets in place of addresses.
+    #: Regions of the layout. They have offsets from the start of the memory instead of addresses.
     regions: tuple[Region, ...]
     num_blocks: int
-    #: Number of bytes of the whole memory, guards included.
+    #: Number of bytes of the whole memory, including the guards at both ends.
     nbytes: int
 
     def at(self, address: int) -> list[Region]:
@@ -111,7 +112,7 @@ class Layout:
         return [(address + offset, stride, nbytes) for offset, stride, nbytes in self.regions]
 
     def owner(self, offset: int) -> str:
-        """Return a text with the region and the block of a byte."""
+        """Describe the region and the block that contain a byte, for messages."""
         for index, (base, stride, nbytes) in enumerate(self.regions):
             block, within = divmod(offset - base, stride)
             if 0 <= block < self.num_blocks and within < nbytes:
@@ -121,21 +122,21 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a block: the number of bytes of each piece, which is a multiple of the element size."""
+    """The pieces of each block: the number of bytes of each piece, a multiple of the element's size."""
 
     element: int
     sizes: tuple[int, ...]
 
 
 def random_pieces(rng: random.Random, limit: int) -> Pieces:
-    """Choose random pieces for a block of at most ``limit`` bytes."""
+    """Choose random pieces for blocks of at most ``limit`` bytes."""
     element = rng.choice((1, 2, 4, 8))
     count = rng.choice((1, 2, 3, 8))
 
     def size() -> int:
         return rng.choice((1, 3, 16)) * rng.choice((1, 2, 8)) * rng.choice((1, 5, 64, 128, 576)) * element
 
-    # In some models, layers have different sizes.
+    # Sometimes choose pieces of different sizes, because the layers of some models differ in size.
     sizes = [size() for _ in range(count)] if rng.random() < 0.25 else [size()] * count
     most = limit // count // element * element
     return Pieces(element, tuple(min(one, most) for one in sizes))
@@ -150,14 +151,15 @@ def random_layout(
         rng: The source of random numbers.
         pieces: The pieces of a block.
         limit: Approximate size of the memory in bytes.
-        shape: ``planes`` (each piece in a separate plane), ``side by side`` (the pieces of a block
-            together, with holes), or ``packed`` (together, without holes). None chooses one.
+        shape: ``planes`` (each piece in a separate plane), ``side by side`` (the pieces of a block next
+            to each other, with unused bytes between them), or ``packed`` (without unused bytes). None
+            chooses one at random.
         num_blocks: The number of blocks. If given, ``limit`` does not apply.
     """
     shape = shape or rng.choice(("planes", "planes", "side by side", "packed"))
     if num_blocks is None:
         num_blocks = max(2, min(rng.choice((3, 17, 64, 700)), limit // sum(pieces.sizes)))
-    # The addresses of elements are aligned. Those of blocks need not be.
+    # Elements are aligned to their size, but blocks need not be aligned.
     start = GUARD + pieces.element * rng.choice((0, 0, 1, 3))
     hole = 0 if shape == "packed" else pieces.element * rng.choice((0, 0, 1, 16, 48))
     regions: list[Region] = []
@@ -177,7 +179,7 @@ def random_layout(
 
 
 class Blocks(Protocol):
-    """A store, and its twin with the same bytes."""
+    """A store, and its twin on the host that has the same bytes."""
 
     name: str
     store: BlockStore
@@ -187,11 +189,11 @@ class Blocks(Protocol):
         """Write the same new random bytes to the store and to its twin."""
 
     def check(self) -> None:
-        """Fail unless the store and its twin have the same bytes."""
+        """Fail unless all bytes of the store and of its twin are equal."""
 
 
 class LaidOut:
-    """Blocks in a piece of memory. The check compares every byte of the memory."""
+    """Blocks with a random layout in memory. Their check compares every byte of the memory."""
 
     def __init__(self, memory: Memory, layout: Layout, kind: str, device: str = "cpu") -> None:
         self.name = f"{kind}, {layout.name}"
@@ -214,7 +216,7 @@ class LaidOut:
         self._copy.write(data)
 
     def check(self) -> None:
-        """Fail unless the store and its twin have the same bytes."""
+        """Fail unless all bytes of the store and of its twin are equal."""
         found = self._memory.read(0, self._layout.nbytes)
         wanted = self._copy.read(0, self._layout.nbytes)
         if found != wanted:
@@ -243,7 +245,7 @@ class Pool:
             self.twin.write_block(block, data)
 
     def check(self) -> None:
-        """Fail unless the store and its twin have the same bytes."""
+        """Fail unless all bytes of the store and of its twin are equal."""
         differ = [
             block
             for block in range(self.store.num_blocks)
@@ -253,7 +255,7 @@ class Pool:
 
 
 def random_pairs(rng: random.Random, sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return a mapping without duplicates.
+    """Return a mapping in which no block occurs twice.
 
     The pairs are scattered, or form ascending or descending runs of adjacent blocks.
     """

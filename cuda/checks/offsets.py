@@ -1,4 +1,4 @@
-"""Checks offsets beyond 2^31 and 2^32 bytes, where a product of 32-bit numbers would overflow."""
+"""Checks copies at offsets beyond 2^31 and 2^32 bytes, where products of 32-bit numbers would overflow."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ALWAYS: tuple[Method, ...] = ("kernel", "memcpy")
 _PIECE = 256 * KIB
 _BORDERS = (0, (1 << 31) // _PIECE, (1 << 32) // _PIECE)
 _NUM_BLOCKS = _BORDERS[-1] + 16
-#: Blocks on either side of each border: some are copied, and their neighbours must not change.
+#: Blocks near each border of 2^31 or 2^32 bytes. Some are copied, and their neighbours must not change.
 _WATCHED = sorted({border + step for border in _BORDERS for step in range(-3, 5) if border + step >= 0})
 
 
 class _Mapped:
-    """Memory that only uses the pages that are written. In a dry run it replaces device memory."""
+    """Host memory that only uses the pages that are written. In a dry run it replaces device memory."""
 
     def __init__(self, nbytes: int) -> None:
         self.map = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -33,7 +33,7 @@ class _Mapped:
 
 
 def _large(session: Session, nbytes: int) -> tuple[int, object]:
-    """Return the address of large device memory, and the object that owns the memory."""
+    """Return the address of large device memory, and the object that keeps it allocated."""
     if session.dry_run and session.driver.is_fake:
         mapped = _Mapped(nbytes)
         return mapped.address, mapped
@@ -52,7 +52,7 @@ def host_has(nbytes: int) -> bool:
 
 
 class _Blocks:
-    """A store, the functions that read and write its blocks, and the expected contents."""
+    """A store, the functions that read and write its blocks, and the expected content of each block."""
 
     def __init__(
         self, store: BlockStore, read: Callable[[int], bytes], write: Callable[[int, bytes], None]
@@ -66,7 +66,7 @@ class _Blocks:
         self.wanted[block] = data
 
     def differ(self) -> list[int]:
-        """Return the blocks whose content is not the expected one."""
+        """Return the blocks whose content differs from the expected content."""
         return [block for block, data in self.wanted.items() if self.read(block) != data]
 
 

@@ -1,4 +1,4 @@
-"""The report of a run: checks, figures and verdicts, as Markdown and JSON."""
+"""The report of a run: checks, measurements and verdicts, as Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Check:
     seconds: float
 
     def cells(self) -> list[str]:
-        """Return a row of a table."""
+        """Return a row of the table of checks."""
         return [self.section, self.name, self.outcome, f"{self.seconds:.1f}", self.detail]
 
 
@@ -35,9 +35,9 @@ class Figure:
 
     table: str
     what: str
-    #: Rate in GB/s. The table's title says where it is bytes read plus bytes written.
+    #: Rate in GB/s. The table's title states whether it counts both bytes read and bytes written.
     rate: float | None = None
-    #: Share of the rate of the plain copy that it is compared with.
+    #: This rate divided by the rate of a plain copy, if the two are compared.
     share: float | None = None
     #: Time of the copy in microseconds, by the device's clock.
     micros: float | None = None
@@ -46,7 +46,7 @@ class Figure:
     note: str = ""
 
     def cells(self) -> list[str]:
-        """Return a row of a table."""
+        """Return a row of a table of measurements."""
 
         def number(value: float | None, form: str) -> str:
             return "" if value is None else format(value, form)
@@ -64,14 +64,14 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a target is reached."""
+    """Whether a target, such as a share of the rate of a plain copy, is reached."""
 
     target: str
     judgement: Judgement
     detail: str
 
     def cells(self) -> list[str]:
-        """Return a row of a table."""
+        """Return a row of the table of verdicts."""
         return [self.target, self.judgement, self.detail]
 
 
@@ -100,7 +100,7 @@ class Report:
         self.checks: list[Check] = []
         self.figures: list[Figure] = []
         self.verdicts: list[Verdict] = []
-        #: Why the run ended early, or "".
+        #: Reason why the run ended early, or "".
         self.ended_early = ""
 
     @property
@@ -111,7 +111,7 @@ class Report:
         )
 
     def tables(self) -> dict[str, list[Figure]]:
-        """Return the figures by table."""
+        """Return the measurements by table."""
         tables: dict[str, list[Figure]] = {}
         for figure in self.figures:
             tables.setdefault(figure.table, []).append(figure)

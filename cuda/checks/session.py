@@ -1,4 +1,4 @@
-"""Common objects of all sections: the device, the engines, the remaining time, and the report."""
+"""Objects that all sections of a run share: the device, the engines, the remaining time, and the report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from .measure import Rates
     from .report import Outcome, Report
 
-#: The ways in which a copy between a store of a device and one of the host can be made.
+#: The methods by which a copy between a device and a host store can be made. ``auto`` is the planner's
+#: choice.
 Method: TypeAlias = Literal["auto", "kernel", "batch", "staged", "memcpy"]
 
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
@@ -36,36 +37,36 @@ class Skip(Exception):  # noqa: N818  # no error
 
 
 class OutOfTimeError(Exception):
-    """The section has used up its time."""
+    """The time of the section has run out."""
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Fail the check with the message ``otherwise`` unless ``holds`` is true."""
+    """Raise an error with the message ``otherwise`` unless ``holds`` is true, so that the check fails."""
     if not holds:
         raise CheckFailedError(otherwise)
 
 
 def rng(seed: object) -> random.Random:
-    """Return a random generator that gives the same numbers in every run."""
+    """Return a random generator. It gives the same numbers in every run."""
     return random.Random(repr(seed))  # noqa: S311  # test data
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
-    """Sizes and numbers that determine how long a run takes."""
+    """Sizes and numbers that determine the duration of a run."""
 
-    #: Maximum number of random layouts, and the seconds for them.
+    #: Maximum number of random layouts, and the number of seconds for all of them.
     trials: int
     trial_seconds: float
-    #: Bytes of the memory of a random layout.
+    #: Approximate number of bytes of memory for each random layout.
     arena: int
-    #: Bytes of a measured copy over the link, and of one on the device.
+    #: Number of bytes of a measured copy between host and device, and of one on the device.
     payload: int
     device_payload: int
-    #: Number of pieces of a block in the benchmarks.
+    #: Number of pieces of each block in the benchmarks.
     regions: int
     repetitions: int
-    #: Numbers of thread blocks for kernels that cross the link.
+    #: Numbers of thread blocks that are tried for kernels that copy between host and device.
     ctas: tuple[int, ...]
 
 
@@ -101,7 +102,7 @@ DRY = Effort(
 
 
 class Clock:
-    """The remaining time of the run and of a section."""
+    """The seconds that remain for the run and for the current section."""
 
     def __init__(self, budget: float) -> None:
         self.start = time.monotonic()
@@ -114,14 +115,14 @@ class Clock:
         return self._section_end - time.monotonic()
 
     def begin_section(self, seconds: float) -> None:
-        """Set the time of a section to this number of seconds, or to the rest of the run's time."""
+        """Start a section that may take this number of seconds, but at most the rest of the run's time."""
         self._section_end = min(self.end, time.monotonic() + seconds)
 
     def tick(self) -> None:
         """End the section if its time has run out.
 
         Raises:
-            OutOfTimeError: The time has run out.
+            OutOfTimeError: The time of the section has run out.
         """
         if self.left < 0:
             raise OutOfTimeError
@@ -136,12 +137,12 @@ class Session:
     report: Report
     clock: Clock
     effort: Effort
-    #: The engine of the device, and its CPU twin.
+    #: The engine of the device, and the CPU twin, an engine that copies on the CPU.
     engine: TransferEngine
     twin: TransferEngine
-    #: torch, if it uses this device.
+    #: torch if it uses this device, otherwise None.
     torch: Any
-    #: torch's int64, the type of a mapping on the device, if torch is installed.
+    #: torch's int64, the type of a mapping on the device; None if torch is not installed.
     int64: Any
     dry_run: bool
     section: str = ""
@@ -151,15 +152,14 @@ class Session:
 
     @property
     def device(self) -> str:
-        """The device's name for stores and engines."""
+        """Name of the device for stores and engines, for example "cuda:0"."""
         return f"cuda:{self.ordinal}"
 
     @contextlib.contextmanager
     def check(self, name: str) -> Iterator[list[str]]:
-        """Run a check.
+        """Run the body of the ``with`` statement as a check.
 
-        The body of the ``with`` statement raises an error if the check fails, and appends remarks to
-        the yielded list.
+        An error in the body fails the check. The body appends remarks to the yielded list.
         """
         self.clock.tick()
         with self.untimed_check(name) as notes:
@@ -167,7 +167,7 @@ class Session:
 
     @contextlib.contextmanager
     def untimed_check(self, name: str) -> Iterator[list[str]]:
-        """Like ``check``, but also runs when the time has run out."""
+        """Like ``check``, but also runs if the section's time has run out."""
         notes: list[str] = []
         outcome: Outcome = "ok"
         start = time.monotonic()
@@ -186,12 +186,15 @@ class Session:
 
     @contextlib.contextmanager
     def bench(self, title: str) -> Iterator[None]:
-        """Measure a table of figures. A benchmark that ends with an error is recorded as a failed check."""
+        """Record the measurements of a table.
+
+        If the body raises an error, it is recorded as a failed check.
+        """
         with self.check(title):
             yield
 
     def figure(self, figure: Figure) -> None:
-        """Record a measurement, and print it."""
+        """Record and print a measurement."""
         self.report.figures.append(figure)
         print("  " + " | ".join(figure.cells()), flush=True)
         self.clock.tick()

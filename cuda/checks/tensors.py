@@ -1,4 +1,4 @@
-"""Checks stores of torch tensors: dtypes, torch's current stream, and torch's own pinned memory."""
+"""Checks stores of torch tensors: their dtypes, torch's current stream, and torch's own pinned memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DTYPES = ("uint8", "float8_e4m3fn", "float16", "bfloat16", "float32", "int64")
 
 
 def _random(torch: Any, shape: tuple[int, ...], dtype: Any, device: str, *, pinned: bool = False) -> Any:
-    """Return a tensor of random bytes. Its last dimension contains the bytes of an element."""
+    """Return a tensor of random bytes, whose last dimension contains the bytes of an element."""
     wide = (*shape[:-1], shape[-1] * dtype.itemsize)
     return torch.randint(0, 256, wide, dtype=torch.uint8, device=device, pin_memory=pinned).view(dtype)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .measure import Direction, Rates
     from .report import Judgement
 
-#: Share of the rate of a plain copy.
+#: Target: a rate has to be at least this share of the rate of a plain copy.
 TARGET = 0.9
 DEVICE_FROM, SWAPS_FROM = 16, 8
 

@@ -1,7 +1,7 @@
 """The command line: ``python -m examples.paged_engine``, from the repository's root.
 
-Exit code 0: done. 1: the job failed, or the check found a difference. 2: bad usage. 130: Ctrl-C.
-Results go to stdout, everything else to stderr.
+Exit code 0: the prompts are generated, or the check has passed. 1: generation failed, or the check
+found a difference. 2: bad usage. 130: Ctrl-C. Results go to stdout, everything else to stderr.
 """
 
 import dataclasses
@@ -101,9 +101,9 @@ def _command(
 ) -> None:
     """Continue prompts with a small inference engine built on kvpool.
 
-    Prompts are computed together, in paged KV blocks: chunked prefill,
-    prefix caching, parallel sampling with copy-on-write, preemption by swap
-    or recompute; of models with full attention, windows and recurrent
+    Prompts are computed together, in paged KV blocks, with chunked prefill,
+    prefix caching, parallel sampling with copy-on-write, and preemption by
+    swap or recompute. The models have full attention, windows or recurrent
     states. The samples depend only on the seed.
     """
     if run_check == bool(prompts):
@@ -147,7 +147,7 @@ def _command(
 
 
 def _keep(given: str) -> Keep:
-    """Parses the value of --keep."""
+    """Parses the value of --keep: ``all``, ``junctions`` or a number of tokens."""
     if given == "all":
         return "all"
     if given == "junctions":
@@ -178,7 +178,6 @@ def _load(model: str, device: str) -> tuple[Llama, Tokenizer]:
 
 
 def _check(llama: Llama, prompts: int, *, as_json: bool) -> int:
-    """Runs the check and returns the exit code."""
     workload = Workload.make(llama.config.vocab_size, prompts=prompts)
     with check_progress(shown=not as_json or sys.stderr.isatty()) as bar:
         task = bar.add_task("", total=(len(modes(llama)) + 1) * workload.num_tokens)
@@ -196,8 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
 
     Args:
-        arguments: The arguments after ``python -m examples.paged_engine``. ``None``: those of the process.
-
+        arguments: The arguments after ``python -m examples.paged_engine``. If ``None``, the arguments
+            of the process are used.
     """
     try:
         _app(arguments, prog_name="python -m examples.paged_engine")

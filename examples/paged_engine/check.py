@@ -1,10 +1,10 @@
 """Checks that every row of logits and every token has the same bits, whatever the scheduler does.
 
-The engines sample from prompts with shared prefixes. Their modes differ: with and without caching, with
-large and small chunks, with enough room or with preemption by swap or by recompute. The reference is a
-plain forward pass of each whole sequence, without cache, blocks or batch. Unused KV memory is NaN, so
-that a read of unwritten memory changes the result. For each row of logits, the check stores a digest of
-its bytes.
+The check runs engines on prompts with shared prefixes. Each engine has another *mode*: with or without
+caching, with large or small chunks, with enough blocks or with preemption by swap or by recompute. The
+results of every mode are compared with a plain forward pass of each whole sequence, without cache,
+blocks or batch. Unused KV memory is NaN, so that a read of unwritten memory changes the result. For
+each row of logits, the check stores a digest of its bytes.
 """
 
 from __future__ import annotations
@@ -30,27 +30,33 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Report", "Workload", "check", "modes"]
 
-#: Request, sample, and position in the sequence.
+#: Place of a row of logits: number of the request, number of the sample, and position in the sequence.
 Key = tuple[int, int, int]
 
 #: Digest of a logits row, and the token that was drawn from this row.
 Row = tuple[bytes, int]
 
-#: Blocks of a pool that never runs out, and of a pool that is too small for the workload.
+#: Blocks of a pool that is large enough for the whole workload, and of one that is too small for it.
 _ROOM: Final = 1024
 _TIGHT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts in groups with a common prefix, and the sampling parameters of each prompt."""
+    """The prompts of the check, and the sampling parameters of each.
+
+    Groups of prompts have a common prefix.
+    """
 
     prompts: list[list[int]]
     sampling: list[Sampling]
 
     @classmethod
     def make(cls, vocab_size: int, *, prompts: int, n: int = 4, max_tokens: int = 12) -> Workload:
-        """Makes four system prompts with questions. Some prompts repeat an earlier prompt."""
+        """Makes four system prompts, each followed by several questions.
+
+        Some prompts repeat an earlier prompt.
+        """
         random = torch.Generator().manual_seed(0)
 
         def text(least: int, most: int) -> list[int]:
@@ -66,7 +72,7 @@ class Workload:
 
     @property
     def num_tokens(self) -> int:
-        """Maximum number of tokens that are sampled."""
+        """Number of tokens that are sampled at most, over all prompts."""
         return sum(sampling.n * sampling.max_tokens for sampling in self.sampling)
 
 
@@ -76,14 +82,14 @@ class Outcome:
 
     mode: str
     seconds: float
-    #: None for the plain forward pass, which has no engine.
+    #: Counters of the engine; None for the plain forward pass, which has no engine.
     stats: EngineStats | None
     rows: dict[Key, Row] = field(repr=False)
-    #: Description of the first row that differs from the first mode; None if all are equal.
+    #: Description of the first row of logits that differs from the first mode; None if all are equal.
     difference: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the data for ``--json``."""
+        """Returns the results of this mode for ``--json``."""
         figures = (
             {} if self.stats is None else dataclasses.asdict(self.stats) | {"hit_rate": self.stats.hit_rate}
         )
@@ -101,15 +107,15 @@ class Outcome:
 class Report:
     """The results of all modes, and the problems found."""
 
-    #: Number of rows per tile, and whether that is the model's preferred number.
+    #: Number of rows that the model computes together, and whether that is its preferred number.
     tile: int
     fast: bool
     outcomes: list[Outcome]
-    #: Empty if the check has passed.
+    #: Descriptions of all failures; empty if the check has passed.
     problems: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the data for ``--json``."""
+        """Returns the whole report for ``--json``."""
         modes = [outcome.as_json() for outcome in self.outcomes]
         return {
             "passed": not self.problems,
@@ -122,7 +128,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Mode:
-    """A mode: one way to run the engine."""
+    """One way to run the engine: its number of blocks, and how it caches, preempts and cuts prompts."""
 
     name: str
     blocks: int
@@ -144,7 +150,7 @@ class _Mode:
         )
 
 
-#: The others are compared with the first one.
+#: The results of every other mode are compared with those of the first mode.
 _MODES: Final = (
     _Mode("uncached", _ROOM, prefix_caching=False),
     _Mode("cached", _ROOM, prefix_caching=True),
@@ -207,7 +213,7 @@ def _run(model: Llama, workload: Workload, mode: _Mode, report_tokens: Callable[
 def _run_plain(
     model: Llama, workload: Workload, sampled: dict[Key, Row], report_tokens: Callable[[str, int], None]
 ) -> Outcome:
-    """Computes each sample in one pass over the whole sequence, and draws every token again."""
+    """Computes each sample in one pass over the whole sequence, and draws all its tokens again."""
     began, rows = time.perf_counter(), {}
     outputs: dict[tuple[int, int], list[int]] = {}
     for (request, sample, _), (_, token) in sorted(sampled.items()):
@@ -223,7 +229,7 @@ def _run_plain(
 
 
 def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
-    """Compares the results of a mode with those of the first one."""
+    """Compares the results of a mode with those of the first mode, and returns them with the difference."""
     if not before:
         return outcome
     expected = before[0].rows
@@ -238,7 +244,7 @@ def _compared(outcome: Outcome, before: list[Outcome]) -> Outcome:
 
 
 def _shortfalls(model: Llama, mode: _Mode, outcome: Outcome) -> list[str]:
-    """Returns the features that a mode should have used but did not."""
+    """Returns the features that a mode did not use although it should, such as hits or preemptions."""
     stats = outcome.stats
     assert stats is not None
     wanted = {

@@ -1,8 +1,9 @@
 """Provides a model's weights: seeded random weights, or a local checkpoint in Hugging Face's Llama format.
 
 A checkpoint is a directory with ``config.json``, ``*.safetensors``, and optionally ``tokenizer.json``.
-Everything is computed in float32. Settings that the model does not support (other rotary scalings,
-sliding windows, quantization) are refused, because an almost correct model would be worse than none.
+Everything is computed in float32. If a checkpoint has settings that the model does not support (other
+rotary scalings, sliding windows, quantization), it is refused. Otherwise the model would run, but with
+wrong results.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ __all__ = [
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used; the message states the problem."""
+    """The checkpoint cannot be used. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a model.
+    """Sizes and constants of a Llama-type model.
 
     The defaults are those of the small model with random weights, which has three million parameters.
     """
@@ -57,27 +58,27 @@ class ModelConfig:
     max_positions: int = 2048
     #: Ids of the tokens that end a sample.
     end_tokens: tuple[int, ...] = (95,)
-    #: Whether the embedding is also the output head.
+    #: Whether the embedding matrix is also used for the logits.
     tied_embeddings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights of one layer. Projections of the same input are joined in one matrix."""
+    """Weights of one layer. Matrices that multiply the same input are joined into one matrix."""
 
     attention_norm: Tensor
-    #: Rows of queries, keys and values.
+    #: The joined matrices of queries, keys and values.
     qkv: Tensor
     output: Tensor
     mlp_norm: Tensor
-    #: Rows of gate and up.
+    #: The joined matrices "gate" and "up" of the feed-forward network.
     gate_up: Tensor
     down: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of a model."""
+    """All weights of a model."""
 
     embedding: Tensor
     layers: list[LayerWeights]
@@ -85,7 +86,7 @@ class Weights:
     head: Tensor
 
     def to(self, device: str) -> Weights:
-        """Returns the weights on a device."""
+        """Returns a copy of the weights on a device."""
         layers = [
             type(layer)(*(getattr(layer, part.name).to(device) for part in dataclasses.fields(layer)))
             for layer in self.layers
@@ -96,7 +97,7 @@ class Weights:
 def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
     """Makes random weights.
 
-    The generated text has no meaning, but the engine works as with a trained model.
+    The text that a model with these weights generates has no meaning, but the engine works as usual.
     """
     random = torch.Generator().manual_seed(seed)
 
@@ -124,20 +125,18 @@ def random_weights(config: ModelConfig, seed: int = 0) -> Weights:
     )
 
 
-# --- Hugging Face's format
-
-
 def load_checkpoint(directory: Path) -> tuple[ModelConfig, Weights, Tokenizer]:
     """Loads a Llama-type checkpoint from a local directory.
 
     Raises:
-        CheckpointError: It is not a checkpoint, or needs features that the model lacks.
+        CheckpointError: The directory has no valid checkpoint, or the checkpoint needs features that
+            the model lacks.
     """
     config = _read_config(directory)
     return config, _assemble(config, _read_tensors(directory)), _read_tokenizer(directory, config)
 
 
-# Settings that change the arithmetic of a model, and the values of them that
+# Settings of config.json that change the results of a model. Each is followed by the values that
 # :class:`~examples.paged_engine.model.Llama` supports.
 _SUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "model_type": ("llama", "mistral"),
@@ -190,7 +189,7 @@ def _read_config(directory: Path) -> ModelConfig:
 
 
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
-    """Reads every tensor of every file."""
+    """Reads all tensors of the checkpoint's ``*.safetensors`` files."""
     try:
         from safetensors.torch import load_file
     except ImportError as error:
@@ -252,9 +251,6 @@ def _assemble(config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
     )
 
 
-# --- Text
-
-
 class Tokenizer(Protocol):
     """Converts text to tokens and back."""
 
@@ -266,9 +262,9 @@ class Tokenizer(Protocol):
 
 
 class AsciiTokenizer:
-    """A tokenizer whose tokens are the printable ASCII characters, so that all output is readable.
+    """A tokenizer with one token per printable ASCII character, so that all output is readable.
 
-    Ids above 94 have no text.
+    Token ids above 94 have no text.
     """
 
     def encode(self, text: str) -> list[int]:
@@ -284,9 +280,9 @@ class AsciiTokenizer:
 
 
 class ByteTokenizer:
-    """A tokenizer whose tokens are bytes, for a checkpoint without a usable tokenizer.
+    """A tokenizer with one token per byte, for a checkpoint without a usable tokenizer.
 
-    Ids above 255 have no text.
+    Token ids above 255 have no text.
     """
 
     def encode(self, text: str) -> list[int]:
@@ -299,7 +295,7 @@ class ByteTokenizer:
 
 
 class _JsonTokenizer:
-    """A tokenizer that reads a tokenizer.json with the package tokenizers."""
+    """A tokenizer that is defined by a tokenizer.json, and uses the package ``tokenizers``."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -314,7 +310,7 @@ class _JsonTokenizer:
 def _read_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer:
     """Returns the checkpoint's tokenizer.
 
-    If it is missing, or the package tokenizers is not installed, returns a tokenizer of bytes.
+    If it is missing, or if the package ``tokenizers`` is not installed, returns a tokenizer of bytes.
     """
     path = directory / "tokenizer.json"
     if path.exists() and importlib.util.find_spec("tokenizers") is not None:

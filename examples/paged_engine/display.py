@@ -1,4 +1,4 @@
-"""Prints the output of the engine: texts while they are generated, and the table of the check."""
+"""Prints texts while the engine generates them, and the table of the check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outputs", "check_progress", "generate", "print_outputs", "print_report"]
 
-#: Tokens of each sample, by request and sample.
+#: Sampled tokens, by number of the request and number of the sample.
 Outputs = dict[tuple[int, int], list[int]]
 
 
@@ -29,7 +29,7 @@ Outputs = dict[tuple[int, int], list[int]]
 
 
 class _Screen:
-    """A display with the ends of some texts, the numbers of sequences and blocks, and a progress bar."""
+    """A display with the ends of some texts, counts of sequences and blocks, and a progress bar."""
 
     _TEXTS: Final = 16
     _TAIL: Final = 64
@@ -68,7 +68,7 @@ def generate(
         in_turn: Whether to run the prompts one after the other.
 
     Returns:
-        The tokens of each sample, and the requests.
+        The tokens of each sample, and the requests in the order of the prompts.
     """
     outputs: Outputs = {}
     requests: list[Request] = []
@@ -93,7 +93,7 @@ def print_outputs(
 ) -> None:
     """Prints prompts, their cached tokens, their samples, and the statistics of the engine.
 
-    ``names`` contains the names of the groups.
+    ``names`` contains the names of the KV-cache groups.
     """
     console = Console(highlight=False)
     for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
@@ -115,7 +115,7 @@ def print_outputs(
 
 
 def limits(hit: Hit, names: list[str]) -> str:
-    """Describes the groups that have shortened a hit. Empty if no group has shortened it."""
+    """Returns the names of the KV-cache groups that have shortened a hit, as a text."""
     least, most = min(hit.reach), max(hit.reach)
     if hit.cached == most:
         return ""
@@ -127,7 +127,7 @@ def limits(hit: Hit, names: list[str]) -> str:
 
 
 def name(key: tuple[int, int]) -> str:
-    """Returns the name of a sample, made of its request and its number."""
+    """Returns the name of a sample, for example "2.1". It consists of the numbers of request and sample."""
     return f"{key[0]}.{key[1]}"
 
 

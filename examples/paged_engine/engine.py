@@ -1,7 +1,8 @@
 """The engine joins a model, the memory of its KV cache, and the scheduler.
 
-The engine owns the bytes, and kvpool decides which block they are in. The caller submits requests, and
-then runs steps until all samples are finished. Each step returns the tokens that it has sampled.
+The engine owns the KV memory. kvpool decides which block of this memory contains which tokens. The
+caller submits requests, and then runs steps until all samples are finished. Each step returns the
+tokens that it has sampled.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class EngineConfig:
     blocks: int = 512
     #: Number of token slots per block.
     block_size: int = 16
-    #: Blocks of the host tier, to which preempted sequences are swapped. If 0, they are recomputed.
+    #: Blocks of the host tier, to which preempted sequences are swapped. With 0 blocks, they are
+    #: recomputed.
     host_blocks: int = 1024
     #: How a sequence is preempted when blocks run out.
     preempt: Literal["swap", "recompute"] = "swap"
@@ -51,13 +53,14 @@ class EngineConfig:
     token_budget: int = 256
     #: Largest number of sequences that run at once.
     max_running: int = 64
-    #: Share of the pool that an admission leaves for running sequences.
+    #: Share of the pool's blocks that must remain available for running sequences when a request is
+    #: admitted.
     watermark: float = 0.05
-    # The cached blocks of windows and states at which hits can end. A number allows ends at multiples
-    # of this number of tokens. Other values allow all ends, or only the ends at which prompts end or
-    # diverge.
+    # How many blocks of windows and states stay cached, because a hit can only end at a kept block. A
+    # number allows ends at multiples of this number of tokens. "all" allows all ends. "junctions"
+    # allows only the ends at which prompts end or diverge.
     keep: Keep = 64
-    #: Whether unused KV memory is NaN, so that wrong reads show: for tests.
+    #: Whether unused KV memory is filled with NaN. Tests use this, so that wrong reads change results.
     poison: bool = False
 
 
@@ -68,10 +71,10 @@ class TokenEvent:
     #: Number of the request.
     request: int
     sample: int
-    #: Position in the sequence, prompt included.
+    #: Position of the token in the sequence, which begins with the prompt.
     position: int
     token: int
-    #: Reason why the sample ends with this token, if it does.
+    #: Reason why the sample ends with this token; None if the sample continues.
     finished: Literal["end", "length"] | None
     #: Logits from which the token was drawn.
     logits: Tensor
@@ -84,26 +87,28 @@ class EngineStats:
     steps: int
     #: Number of tokens in the admitted prompts.
     prompt_tokens: int
-    #: Number of these tokens that were cached.
+    #: Number of tokens of admitted prompts that were found in the cache.
     hit_tokens: int
-    #: Number of tokens that prefill has computed, including those computed again.
+    #: Number of tokens that were computed in prefills. Tokens that are computed again count again.
     prefill_tokens: int
-    #: Number of tokens that were cached when a sequence started or resumed, and so were not computed.
+    #: Number of tokens that were not computed, because they were cached when a sequence started or
+    #: resumed.
     saved_tokens: int
-    #: Number of sampled tokens that were computed.
+    #: Number of sampled tokens whose KV was computed.
     decoded_tokens: int
-    #: Number of sequences that were swapped out, and of those swapped in again.
+    #: Number of sequences that were moved to the host tier, and number of those that were moved back.
     swapped_out: int
     swapped_in: int
-    #: Number of sequences that were preempted for recompute.
+    #: Number of sequences whose blocks were dropped, so that their tokens had to be computed again.
     recomputes: int
     #: Number of shared blocks that were copied before a write.
     cow_copies: int
     #: Number of cached blocks that were evicted.
     evicted: int
-    #: Number of tokens that full attention had cached, but another group could not serve.
+    #: Number of tokens that full attention had cached, but that could not be used because another group
+    #: lacked them.
     unserved_tokens: int
-    #: Number of copies of states that were kept.
+    #: Number of copies of recurrent states that were kept for later hits.
     checkpoints: int
 
     @property
@@ -115,18 +120,18 @@ class EngineStats:
 class Engine:
     """An inference engine over kvpool.
 
-    It is a context manager, because it owns memory, and threads that copy blocks.
+    It is a context manager, because it owns memory and threads that copy blocks.
 
     Args:
         model: The model. Several engines may share a model.
-        config: Sizes and policies.
+        config: Sizes and policies of the engine.
     """
 
     def __init__(self, model: Llama, config: EngineConfig | None = None) -> None:
         self.model = model
         self.config = config = config or EngineConfig()
         self.device = model.weights.embedding.device
-        # Block 0 is the null block, so each tier has one block more than can be used.
+        # Each tier needs one more block than can be used, because block 0 is the null block.
         blocks, host_blocks = config.blocks + 1, config.host_blocks + 1 if config.host_blocks else 0
         self.kv = PagedKV(
             model.config,
@@ -136,7 +141,7 @@ class Engine:
             poison=config.poison,
             device=str(self.device),
         )
-        # If there is only one group, of full attention, the manager does not need its specification.
+        # A manager with a single group of full attention needs no specification of groups.
         specs = [group.spec(config.block_size, config.keep) for group in model.groups]
         self.manager = CacheManager(
             blocks,
@@ -161,14 +166,15 @@ class Engine:
             prefix_caching=config.prefix_caching,
             on_new_blocks=self.kv.poison if config.poison else None,
         )
-        #: Free blocks that are filled with NaN.
+        #: Free blocks that were filled with NaN. Tests do this, so that reads of free blocks are
+        #: noticed.
         self._poisoned: set[int] = set()
         self._requests = 0
         self._steps = 0
         self._rows = 0
 
     def submit(self, prompt: list[int], sampling: Sampling) -> Request:
-        """Queues a prompt.
+        """Queues a prompt, and returns its request.
 
         Raises:
             RequestTooLargeError: The pool or the model's context is too small for the request.
@@ -213,14 +219,14 @@ class Engine:
         return [event for pair in zip(sampling, logits, strict=True) for event in self._sample(*pair)]
 
     def stats(self) -> EngineStats:
-        """Returns the statistics so far."""
+        """Returns the counters of everything that the engine has done so far."""
         manager = self.manager.stats()
         return EngineStats(
             steps=self._steps,
             prompt_tokens=manager.prompt_tokens,
             hit_tokens=manager.hit_tokens,
-            # Each appended token was computed once, in a decode. All other computed rows are rows of
-            # prefill.
+            # Each token that was passed to the manager was computed in a decode, as one row. All other
+            # rows that the model has computed are rows of prefill.
             prefill_tokens=self._rows - manager.appended_tokens,
             saved_tokens=manager.hit_tokens + manager.resumed_hit_tokens,
             decoded_tokens=manager.appended_tokens,
@@ -234,7 +240,7 @@ class Engine:
         )
 
     def close(self) -> None:
-        """Waits for copies that are under way, and releases the memory."""
+        """Waits until all running copies have ended, and releases the memory."""
         self._executor.wait()
         self._transfer.close()
         for store in self._stores:
@@ -249,14 +255,15 @@ class Engine:
     def _poison(self) -> None:
         """Fills the blocks that became free with NaN.
 
-        This is safe, because all copies that read them have finished.
+        This cannot destroy data that is still needed, because all copies that read these blocks have
+        finished.
         """
         free = set(self.manager.diagnose.free_order())
         self.kv.poison(free - self._poisoned)
         self._poisoned = free
 
     def _batch(self, chunks: list[Chunk]) -> Batch:
-        """Makes a batch with one row for each token of the chunks."""
+        """Makes the model's input: one row for each token of the chunks."""
         counts = torch.tensor([chunk.rows for chunk in chunks])
         tokens = [token for chunk in chunks for token in chunk.sequence.tokens[chunk.start : chunk.stop]]
         positions = [position for chunk in chunks for position in range(chunk.start, chunk.stop)]
@@ -274,7 +281,7 @@ class Engine:
         ).to(self.device)
 
     def _sample(self, sequence: Sequence, logits: Tensor) -> Iterator[TokenEvent]:
-        """Draws the next token of a sequence.
+        """Draws the next token of a sequence from the logits.
 
         If the chunk completes the prompt, draws the first token of each sample.
         """

@@ -1,10 +1,10 @@
 """A hybrid model: a recurrent layer, two sliding windows, and full attention, each in its own KV-cache group.
 
-It has random weights, and one layer of each kind that Gemma 3 (windows), Qwen3-Next and Nemotron-H
-(recurrent layers) use. Blocks of one pool have the same number of bytes, so each group has the same
-number of layers: here one. The windows have two widths. So each keeps and releases its own blocks, and
-either may limit a hit. Two layers with windows of the same width would also need two groups, but these
-groups would always limit a hit to the same length.
+The model has random weights, and one layer of each kind that Gemma 3 (windows), Qwen3-Next and
+Nemotron-H (recurrent layers) use. All blocks of a pool have the same number of bytes, so each group
+needs the same number of layers: here one. The two windows have different widths. So each window keeps
+and releases its own blocks, and either window may limit a hit. Two windows of the same width would need
+two groups, too, but would always limit a hit to the same length.
 
 The recurrent layer is linear attention with a decay, after a short convolution. Head ``h`` has a matrix
 ``S``. The token at position ``t`` has a key ``k``, a value ``v``, a query ``q``, a decay ``a`` between
@@ -45,11 +45,12 @@ __all__ = ["Hybrid", "HybridConfig", "RecurrentWeights", "hybrid_weights"]
 
 @dataclass(frozen=True, slots=True)
 class HybridConfig(ModelConfig):
-    """The shape of a hybrid model."""
+    """Sizes and constants of a hybrid model."""
 
-    #: The tokens that each layer reads: a recurrent state, a window of this number of tokens, or everything.
+    #: The kind of each layer: "state" reads a recurrent state, a number is a window of this number of
+    #: tokens, and "full" is every earlier token.
     kinds: tuple[Literal["state", "full"] | int, ...] = ("state", 32, "full", 96)
-    #: Number of heads of a recurrent layer, and number of values in a key and in a value.
+    #: Number of heads of a recurrent layer. For each head, the length of its keys and of its values.
     state_heads: int = 2
     state_key: int = 16
     state_value: int = 16
@@ -58,17 +59,17 @@ class HybridConfig(ModelConfig):
 
     @property
     def conv_channels(self) -> int:
-        """Number of channels of the convolution: a query, a key and a value for each head."""
+        """Number of channels of the convolution. Each head has a query, a key and a value in it."""
         return self.state_heads * (2 * self.state_key + self.state_value)
 
     @property
     def tail_numbers(self) -> int:
-        """Number of values in the convolution's tail."""
+        """Number of values in the convolution's tail, the last inputs that the next token needs."""
         return (self.conv_width - 1) * self.conv_channels
 
     @property
     def state_numbers(self) -> int:
-        """Number of values in a state."""
+        """Number of values in a recurrent state: the convolution's tail and the matrices of all heads."""
         return self.tail_numbers + self.state_heads * self.state_key * self.state_value
 
 
@@ -81,7 +82,7 @@ class RecurrentWeights(LayerWeights):
 
     #: One row per token, oldest first: [width, channels].
     conv: Tensor
-    #: A bias of each head's decay, added before the sigmoid.
+    #: One bias per head. It is added to the decay before the sigmoid.
     decay: Tensor
 
 
@@ -111,19 +112,20 @@ def hybrid_weights(config: HybridConfig, seed: int = 0) -> Weights:
 
 
 class Hybrid(Llama):
-    """The hybrid model. It inherits everything else from :class:`Llama`.
+    """A model with recurrent layers, sliding windows and full attention.
+
+    Everything else is inherited from :class:`Llama`.
 
     Args:
-        config: The shape.
+        config: The sizes and constants of the model.
         weights: The weights.
-        tile: Number of rows per tile.
+        tile: Number of rows that are computed together.
     """
 
     config: HybridConfig
 
     def _group(self) -> list[Group]:
-        # If there is a group with full attention, it should be the first group, because hits are
-        # counted in blocks of the first group.
+        # Hits are counted in blocks of the first group. So a group with full attention comes first.
         kinds = sorted(set(self.config.kinds), key=lambda kind: (kind != "full", kind == "state", str(kind)))
         layers = {kind: tuple(n for n, own in enumerate(self.config.kinds) if own == kind) for kind in kinds}
         return [
@@ -145,11 +147,13 @@ class Hybrid(Llama):
         if not isinstance(layer, RecurrentWeights):
             return super()._mix(number, layer, x, tile, context, kv)
         table = tile.tables[self._group_of[number]]
-        # The rows of one sequence are consecutive, and all use the block of its state.
+        # All rows of one sequence are consecutive, and they use the block that has the sequence's
+        # state.
         blocks, counts = torch.unique_consecutive(table[: tile.rows, 0], return_counts=True)
         first = counts.cumsum(0) - counts
         states = kv.read_states(number, blocks, self.config.state_numbers)
-        # For a new request, the block has old content and not its state. Use zeros instead.
+        # The block of a new request has the content of an earlier request. So start from a state of
+        # zeros.
         states = states.where(tile.positions[first, None] > 0, 0.0)
         inputs, gates, decays = self._inputs(layer, x)
         convolved, tails = self._convolve(
@@ -177,7 +181,10 @@ class Hybrid(Llama):
         return mixed
 
     def _inputs(self, layer: RecurrentWeights, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes the inputs of the convolution, the gates, and the decays of a tile: [rows, numbers]."""
+        """Computes the convolution's inputs, the gates and the decays for a tile.
+
+        Their shape is [rows, numbers].
+        """
         config = self.config
         fused = functional.linear(self._norm(x, layer.attention_norm), layer.qkv)
         channels, values = config.conv_channels, config.state_heads * config.state_value
@@ -199,8 +206,8 @@ class Hybrid(Llama):
             The outputs, and the tails after the last rows.
         """
         width, padding = self.config.conv_width, len(inputs) - sum(counts)
-        # Join the tail and the rows of every sequence. Afterwards take the outputs of the rows from the
-        # result.
+        # Concatenate the tail and the rows of each sequence, because the first rows read the inputs in
+        # the tail.
         before = tails.view(len(counts), width - 1, -1)
         *rows, rest = inputs.split([*counts, padding])
         parts = [torch.cat(pair) for pair in zip(before, rows, strict=True)]
@@ -214,9 +221,10 @@ class Hybrid(Llama):
     def _recur(
         self, convolved: Tensor, decays: Tensor, states: Tensor, counts: list[int]
     ) -> tuple[Tensor, Tensor]:
-        """Computes the recurrence.
+        """Computes the matrix of each head after each row.
 
-        Returns the matrices after each row of a tile, and after the last row of each sequence.
+        Returns these matrices for the rows of a tile, and the matrices after the last row of each
+        sequence.
         """
         config = self.config
         _, keys, values = self._split(convolved)
@@ -233,14 +241,20 @@ class Hybrid(Llama):
         return matrices, torch.stack(last)
 
     def _read_out(self, convolved: Tensor, matrices: Tensor, gates: Tensor) -> Tensor:
-        """Computes the outputs of the rows from their matrices: [rows, heads * numbers of a value]."""
+        """Computes the outputs of the rows from their matrices.
+
+        The shape is [rows, heads * values per head].
+        """
         queries, _, _ = self._split(convolved)
         read = torch.bmm(queries.flatten(0, 1)[:, None], matrices.flatten(0, 1))[:, 0]
         normed = read * torch.rsqrt(read.square().mean(dim=1, keepdim=True) + self.config.norm_eps)
         return normed.view(len(convolved), -1) * gates
 
     def _split(self, convolved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Splits the outputs of the convolution into queries, keys and values: [rows, heads, numbers]."""
+        """Splits the convolution's outputs into queries, keys and values.
+
+        Their shape is [rows, heads, numbers].
+        """
         config = self.config
         queries, keys, values = convolved.split(
             [config.state_heads * size for size in (config.state_key, config.state_key, config.state_value)],

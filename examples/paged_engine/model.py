@@ -14,9 +14,9 @@ shape:
   that a row does not see adds an exact zero, so it does not matter which segments a tile needs.
   Segments are cut by positions, not by blocks, so the block size does not matter either.
 
-A model with other layers is a subclass. It defines the groups of its layers (``_group``), and how a
-layer mixes tokens, in a tile over paged memory and over a whole sequence (``_mix``, ``_mix_plain``).
-``hybrid`` is an example.
+A model with other layers is a subclass. It defines two things: the groups of its layers (``_group``),
+and how a layer mixes the tokens of a sequence (``_mix`` for a tile over paged memory, ``_mix_plain``
+for a whole sequence). ``hybrid`` is an example.
 
 One assumption about the kernels remains: a row's result does not depend on its position in the tile or
 on its neighbours. :func:`batch_invariant` tests this on the machine, and :meth:`Llama.choose_tile`
@@ -43,24 +43,25 @@ if TYPE_CHECKING:
 
 __all__ = ["SEGMENT", "TILES", "Batch", "Context", "Llama", "Tile", "batch_invariant", "visible"]
 
-#: Number of context positions that attention processes together.
+#: Number of consecutive context positions whose keys and values attention processes together.
 SEGMENT: Final = 64
 
-#: Number of rows per tile, preferred size first.
+#: Possible numbers of rows per tile, preferred number first.
 TILES: Final = (32, 8, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The rows of one step. Each row is a token of a sequence."""
+    """The input of one step. Each row is one token of a sequence."""
 
-    #: Token of each row: [rows].
+    #: The token of each row: [rows].
     tokens: Tensor
-    #: Position of each row in its sequence: [rows].
+    #: The position of each row in its sequence: [rows].
     positions: Tensor
-    #: For each group, the block table of each row's sequence, padded with blocks of zeros: [rows, blocks].
+    #: For each group, the block table of each row's sequence: [rows, blocks]. Short tables are padded
+    #: with the block of zeros.
     tables: list[Tensor]
-    #: Indices of the rows whose logits are wanted.
+    #: Indices of the rows for which the step returns logits.
     wanted: Tensor
 
     def to(self, device: torch.device) -> Batch:
@@ -71,14 +72,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows that are computed together.
+    """A fixed number of rows that are computed together.
 
     The last tile of a batch is padded with rows whose results are not used.
     """
 
     tokens: Tensor
     positions: Tensor
-    #: Block tables by group.
+    #: For each group, the block table of each row.
     tables: list[Tensor]
     #: Number of rows without the padding.
     rows: int
@@ -95,9 +96,9 @@ class Context:
     """
 
     def __init__(self, tile: Tile, group: Group, table: Tensor, kv: PagedKV) -> None:
-        #: For each segment that a row sees: whether the row sees each of its positions: [rows, positions].
+        #: For each segment that a row reads, whether each row sees each position: [rows, positions].
         self.visible = visible(tile, group)
-        #: Slots that the rows without padding write.
+        #: The slots to which the rows write their keys and values. Padding rows write nothing.
         self.own = kv.slots(table, tile.positions[:, None])[: tile.rows, 0]
         first, last = min(self.visible), max(self.visible)
         positions = torch.arange(SEGMENT * first, SEGMENT * (last + 1), device=table.device)
@@ -105,7 +106,8 @@ class Context:
         padded = functional.pad(table, (0, max(missing, 0)), value=kv.padding)
         slots = kv.slots(padded, positions.expand(len(table), -1)).split(SEGMENT, dim=1)
         zeros = kv.padding * kv.block_size
-        #: Places of each segment's positions, by head. Invisible positions point to the block of zeros.
+        #: For each segment, the tensor rows of its positions, for each head. Invisible positions refer
+        #: to the block of zeros.
         self.rows = {
             segment: kv.head_rows(part.where(seen, zeros))
             for part, (segment, seen) in zip(slots, self.visible.items(), strict=True)
@@ -113,19 +115,19 @@ class Context:
 
 
 class Llama:
-    """The model: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+    """A transformer with RMSNorm, rotary positions, grouped-query attention and SwiGLU.
 
     Args:
-        config: The shape.
+        config: The sizes and constants of the model.
         weights: The weights.
-        tile: Number of rows per tile; :meth:`choose_tile` takes the largest correct number.
+        tile: Number of rows per tile; :meth:`choose_tile` chooses the largest correct number.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, *, tile: int = TILES[0]) -> None:
         self.config = config
         self.weights = weights
         self.tile = tile
-        #: The groups of the layers.
+        #: The KV-cache groups of the layers.
         self.groups = self._group()
         self._group_of = {layer: number for number, group in enumerate(self.groups) for layer in group.layers}
         self._cosines, self._sines = _rotations(config, weights.embedding.device)
@@ -135,7 +137,7 @@ class Llama:
         return [Group(tuple(range(self.config.num_layers)))]
 
     def probe(self, tile: int) -> Llama:
-        """Returns a model with the same arithmetic and as few layers as possible.
+        """Returns a model with the same arithmetic and as few layers as possible, for tests.
 
         All layers of this model have the same shapes, so one layer is enough.
         """
@@ -143,9 +145,9 @@ class Llama:
         return Llama(config, dataclasses.replace(self.weights, layers=self.weights.layers[:1]), tile=tile)
 
     def choose_tile(self) -> bool:
-        """Takes the largest tile that is batch-invariant on this machine.
+        """Chooses the largest tile whose results do not depend on the batch on this machine.
 
-        Returns whether it is the preferred size.
+        Returns whether this is the preferred size.
         """
         self.tile = next((tile for tile in TILES[:-1] if batch_invariant(self, tile)), TILES[-1])
         return self.tile == TILES[0]
@@ -154,20 +156,18 @@ class Llama:
     def forward(self, batch: Batch, kv: PagedKV) -> Tensor:
         """Computes the rows of a step and writes their KV. Returns the logits of the wanted rows.
 
-        A row sees the positions of its sequence up to its own, either in the pool or in an earlier row
-        of the batch.
+        A row reads the positions of its sequence up to its own. Their KV is in the pool, or is computed
+        by earlier rows of the batch.
         """
         hidden = [self._forward_tile(tile, kv)[: tile.rows] for tile in self._tiles(batch, kv.padding)]
         return self._logits(torch.cat(hidden)[batch.wanted])
 
     @torch.inference_mode()
     def forward_plain(self, tokens: list[int]) -> Tensor:
-        """Computes one sequence from scratch, without cache and blocks.
+        """Computes one sequence from scratch, without cache and blocks, as a reference for :meth:`forward`.
 
-        Returns the logits of every position.
-
-        The arithmetic is the same in another order, layer by layer over the whole sequence.
-        :meth:`forward` must return the same bits.
+        Returns the logits of every position. They must have the same bits as those of :meth:`forward`.
+        The arithmetic is the same, but its order is layer by layer over the whole sequence.
         """
         device = self.weights.embedding.device
         ids, positions = torch.tensor(tokens, device=device), torch.arange(len(tokens), device=device)
@@ -179,9 +179,9 @@ class Llama:
         return self._logits(torch.cat(hidden)[: len(tokens)])
 
     def _tiles(self, batch: Batch, padding: int) -> Iterator[Tile]:
-        """Cuts a batch into tiles.
+        """Cuts the rows of a batch into tiles.
 
-        Padding rows have the position of the last row, and read a block of zeros.
+        Rows that pad the last tile have the position of the last row, and read only the block of zeros.
         """
         count = len(batch.tokens)
         for start in range(0, count, self.tile):
@@ -205,9 +205,9 @@ class Llama:
     def _mix(
         self, number: int, layer: LayerWeights, x: Tensor, tile: Tile, context: Context | None, kv: PagedKV
     ) -> Tensor:
-        """Mixes the rows of a tile with the tokens before them, in one layer.
+        """Computes the attention of the rows of a tile in one layer.
 
-        Writes the data of these rows that later rows read.
+        First writes the keys and values of these rows, which later rows read.
         """
         assert context is not None
         queries, keys, values = self._project(layer, x, tile.positions)
@@ -221,7 +221,7 @@ class Llama:
     def _mix_plain(
         self, number: int, layer: LayerWeights, hidden: list[Tensor], tiles: list[Tile]
     ) -> list[Tensor]:
-        """Like :meth:`_mix`, but for all tiles of one sequence, and without paged memory."""
+        """Does the same as :meth:`_mix` for all tiles of one sequence, without paged memory."""
         group, count = self.groups[self._group_of[number]], sum(tile.rows for tile in tiles)
         projected = [self._project(layer, x, tile.positions) for x, tile in zip(hidden, tiles, strict=True)]
         _, *parts = (torch.cat(rows)[:count] for rows in zip(*projected, strict=True))
@@ -235,7 +235,7 @@ class Llama:
         return [self._attend(queries, visible(tile, group), read) for (queries, _, _), tile in rows]
 
     def _shared_segments(self, rows: Tensor) -> list[Tensor]:
-        """Cuts the keys or values of one sequence into segments. All rows of a tile share them.
+        """Cuts the keys or values of one sequence into segments. All rows of a tile read the same segments.
 
         The keys or values have the shape [positions, heads, head dimension].
         """
@@ -243,7 +243,7 @@ class Llama:
         return [segment.repeat(self.tile, 1, 1) for segment in segments]
 
     def _project(self, layer: LayerWeights, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Computes queries, keys and values of a tile, with rotary positions.
+        """Computes the queries, keys and values of a tile. Queries and keys get rotary positions.
 
         Their shape is [rows, heads, head dimension].
         """
@@ -287,7 +287,10 @@ class Llama:
         return (attended / total).reshape(len(queries), -1)
 
     def _finish(self, layer: LayerWeights, x: Tensor, attended: Tensor) -> Tensor:
-        """Computes the rest of a layer: output projection and feed-forward, each with its residual."""
+        """Computes the rest of a layer: the output projection and the feed-forward network.
+
+        The input of each is added to its output.
+        """
         x = x + functional.linear(attended, layer.output)
         gate, up = functional.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=1)
         return x + functional.linear(functional.silu(gate) * up, layer.down)
@@ -296,7 +299,7 @@ class Llama:
         return x * torch.rsqrt(x.square().mean(dim=1, keepdim=True) + self.config.norm_eps) * weight
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """Computes the logits of hidden rows. The rows are computed in tiles, like everything else."""
+        """Computes the logits of rows from their hidden states, tile by tile."""
         logits = []
         for start in range(0, len(hidden), self.tile):
             rows = hidden[start : start + self.tile]
@@ -308,18 +311,20 @@ class Llama:
 def batch_invariant(model: Llama, tile: int) -> bool:
     """Tests whether a row's logits and KV have the same bits at every tile position, with any neighbours.
 
-    The neighbours are random tokens at random positions over random KV, so that the number of segments
-    changes, too.
+    The neighbours, which are the other rows of the tile, are random tokens at random positions over
+    random KV. So the number of segments that the tile reads changes, too.
     """
     probe = model.probe(tile)
     config, device, random = probe.config, probe.weights.embedding.device, torch.Generator().manual_seed(0)
     length = min(3 * SEGMENT, config.max_positions)
-    # Each row and group has the same number of blocks. A state only needs the first.
+    # Each row has the same number of blocks in each group. A recurrent state only needs the first of
+    # them.
     blocks = -(-length // SEGMENT)
     held = blocks * len(probe.groups)
     kv = PagedKV(config, probe.groups, 1 + tile * held, SEGMENT, device=str(device))
-    # The probe row is the row whose result is compared. It is placed at each position of the tile in turn,
-    # always with the first block tables and the same KV before it. The neighbours have the other tables.
+    # The probe row is the row whose result is compared. The loop places it at each position of the tile
+    # in turn. It always uses the first block tables and reads the same KV. The other rows use the other
+    # tables.
     (page,) = kv.pages
     _, own, others, _ = page.tensor_split([1, 1 + held, 1 + tile * held], dim=1)
     content, position = torch.randn(own.shape, generator=random), length * 5 // 8
@@ -338,7 +343,10 @@ def batch_invariant(model: Llama, tile: int) -> bool:
 
 
 def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
-    """Returns, for each segment that a row reads, a mask of the visible positions: [rows, positions]."""
+    """Returns, for each segment that the tile reads, a mask of the positions that each row sees.
+
+    The shape of a mask is [rows, positions].
+    """
     own = tile.positions[:, None]
     first = 0 if group.window is None else max(int(own.min()) - group.window + 1, 0) // SEGMENT
     last = int(own.max()) // SEGMENT
@@ -350,12 +358,15 @@ def visible(tile: Tile, group: Group) -> dict[int, Tensor]:
 
 
 def _pad_rows(rows: Tensor, count: int, value: int = 0) -> Tensor:
-    """Appends rows that contain ``value``."""
+    """Appends rows to a tensor, and fills them with ``value``."""
     return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, count - len(rows)), value=value)
 
 
 def _rotations(config: ModelConfig, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Returns cosines and sines of the rotary embedding by position. Both halves of a head are equal."""
+    """Returns the cosines and the sines of the rotary embedding at each position.
+
+    The second half of a head has the same numbers as the first.
+    """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
     angles = torch.outer(
         torch.arange(config.max_positions, dtype=torch.float64), config.rope_theta**-exponents

@@ -18,10 +18,10 @@ class RequestTooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The cached tokens that the admission of a request has found."""
+    """The length of a request's hit, and the lengths that each KV-cache group alone would have allowed."""
 
     cached: int
-    #: Number of tokens that each group alone would have served.
+    #: For each KV-cache group, the number of tokens that it alone would have served from the cache.
     reach: list[int]
 
 
@@ -32,11 +32,11 @@ class Request:
     number: int
     prompt: list[int]
     sampling: Sampling
-    #: Block hashes of the prompt, computed once, however often the request is tried.
+    #: Block hashes of the prompt. They are computed once, even if the request is tried several times.
     hashed: HashCursor
-    #: Samples that have not ended.
+    #: Samples of the request that have not ended.
     sequences: list[Sequence] = field(default_factory=list)
-    #: None until the request is admitted.
+    #: Cached tokens that the admission has found; None until the request is admitted.
     hit: Hit | None = None
 
 
@@ -48,26 +48,31 @@ class Sequence:
     sample: int
     #: The prompt and the sampled tokens.
     tokens: list[int]
-    #: Number of tokens that the manager knows: all, or all but the one sampled last.
+    #: Number of tokens that the manager knows. That is every token, or every token but the last sampled
+    #: one.
     known: int
-    #: Number of tokens whose KV is written.
+    #: Number of tokens whose KV has been written.
     computed: int = 0
-    #: The blocks of each group, as the manager has them; empty while preempted or swapped out.
+    #: The block table of each group, equal to the manager's; empty while the sequence is preempted or
+    #: swapped out.
     tables: list[list[int]] = field(default_factory=list)
 
     @property
     def key(self) -> str:
-        """Name of the sequence in the manager."""
+        """The sequence's name in the manager."""
         return f"{self.request.number}.{self.sample}"
 
     @property
     def age(self) -> tuple[int, int]:
-        """Sort key by age; the oldest sequence comes first."""
+        """A key by which sequences are sorted by age, oldest first."""
         return (self.request.number, self.sample)
 
     @property
     def left(self) -> int:
-        """Number of tokens that remain to be computed: one, except for a prompt or a resumed sequence."""
+        """Number of tokens whose KV still has to be computed.
+
+        It is 1 in a decode, and larger for a prompt or a resumed sequence.
+        """
         return len(self.tokens) - self.computed
 
 
@@ -88,6 +93,6 @@ class Chunk:
     def samples(self) -> bool:
         """Whether a token is sampled after the chunk.
 
-        Otherwise the chunk is an inner part of a prompt, or computes lost KV again.
+        No token is sampled if the chunk is an inner part of a prompt, or if it computes lost KV again.
         """
         return self.stop == len(self.sequence.tokens)

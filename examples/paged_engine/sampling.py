@@ -1,8 +1,8 @@
 """Sampling whose results do not depend on scheduling.
 
 Each token is drawn with its own random number. The number is computed from the request's seed, the
-sample's index and the token's position. There is no generator with a state that would depend on earlier
-samples.
+sample's index and the token's position. A generator of random numbers would not do, because its numbers
+depend on how many were drawn before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Sampling:
     n: int = 1
     #: Largest number of tokens per sample.
     max_tokens: int = 32
-    #: 0 takes the most likely token.
+    #: Temperature of the distribution; 0 chooses the most likely token.
     temperature: float = 1.0
     seed: int = 0
 
@@ -44,7 +44,7 @@ class Sampling:
 
 
 def draw(logits: Tensor, sampling: Sampling, *, sample: int, position: int) -> int:
-    """Draws the token at a position of a sample from its logits."""
+    """Draws the token at a position of a sample from the logits of that position."""
     if sampling.temperature == 0:
         return int(logits.argmax())
     cumulative = torch.softmax(logits.double() / sampling.temperature, dim=0).cumsum(dim=0)

@@ -2,38 +2,38 @@
 
 It decides which sequences compute which tokens in a step, and with which blocks.
 
-One step of the engine, with its calls of kvpool:
+One step of the engine has these parts. The names in brackets are the calls of kvpool:
 
-1. *Settle*: completes swaps whose copies have ended (``PlanExecutor.poll``), and makes the copies that
-   the last commit and the last forks have planned (``PlanExecutor.run``). Until then these copies hold
-   blocks.
+1. *Settle*: completes swaps whose copies have ended (``PlanExecutor.poll``). Then it makes the copies
+   that the last commit and the last forks have planned (``PlanExecutor.run``). Until then the planned
+   copies reserve their blocks.
 2. *Advance*: running sequences get blocks for their next *chunks*, and the manager gets the sampled
    tokens, in one call for the batch (``CacheManager.append_ragged``). A decode is a chunk of one token.
    The token budget cuts a prompt into chunks, and both kinds share a batch. A chunk ends where a state
    can be kept (``next_checkpoint``). The call must not cover more than the chunk, because a state is
    kept only where the table ends. A sequence that shares its last block with other samples gets a copy
    of it: copy-on-write, planned by the manager.
-3. *Admit*: waiting sequences enter, oldest first, while rows and blocks are left. New ones use
-   ``admit``, which finds the cached prefix, preempted ones ``resume``, and swapped ones
-   ``swaps.begin_in``.
-4. *Execute*: makes the planned copies (``PlanExecutor.run``) before anything writes KV. Copy-on-write
-   is done on return; swaps run while the model computes.
+3. *Admit*: waiting sequences start, oldest first, while the token budget and blocks are left. New
+   sequences use ``admit``, which finds the cached prefix. Preempted ones use ``resume``, and swapped
+   ones ``swaps.begin_in``.
+4. *Execute*: makes the planned copies (``PlanExecutor.run``) before anything writes KV. Copies for
+   copy-on-write are complete on return; copies of swaps run while the model computes.
 5. The engine runs the model over the chunks.
 6. *Commit*: other sequences can hit the computed blocks from now on (``commit``). Windows release
    the blocks that no later token reads. Copies of states are planned, which the next step makes before
    it overwrites the states. Then tokens are sampled, prompts branch into their samples (``fork``), and
    ended sequences are released (``release``).
 
-With several KV-cache groups the calls are the same. Each group has a table, and changes of tables name
-the group.
+With several KV-cache groups the calls are the same. Each group has a table, and each reported change of
+a table names its group.
 
 When blocks run out, the youngest running sequence is preempted, by swap or by recompute. This always
 makes progress:
 
 - A request that does not fit into an empty pool is refused when it is submitted.
-- Sequences enter in order of age, and the youngest is preempted first. So the oldest running sequence
-  runs until it ends, and the oldest waiting one is the next to enter.
-- While copies of swaps are under way, no sequence enters or is preempted. A sequence that lacks a block
+- Sequences start in order of age, and the youngest is preempted first. So the oldest running sequence
+  runs until it ends, and the oldest waiting sequence is the next to start.
+- While the copies of a swap run, no sequence starts or is preempted. A sequence that lacks a block
   skips the step. Copies end soon, so this does not last long.
 """
 
@@ -99,9 +99,9 @@ class Scheduler:
         self.running: list[Sequence] = []
         #: New, preempted or swapped sequences, oldest first.
         self.waiting: list[Sequence] = []
-        #: Sequences that are being swapped, by the number of their swap.
+        #: Sequences whose blocks are being swapped, by the number of the swap.
         self.moving: dict[int, Sequence] = {}
-        #: Swaps begun in this step. The next executed plan contains their copies.
+        #: Numbers of the swaps that began in this step. The next executed plan contains their copies.
         self._begun: list[int] = []
         #: Number of shared blocks that were copied before a write.
         self.cow_copies = 0
@@ -111,18 +111,16 @@ class Scheduler:
         """Whether any sequence is not finished."""
         return bool(self.running or self.waiting or self.moving)
 
-    # --- What requests do
-
     def submit(self, request: Request) -> None:
         """Queues a request.
 
         Raises:
-            RequestTooLargeError: The request could never run.
+            RequestTooLargeError: The request needs more blocks than the pool has.
         """
-        # Preempted samples resume one by one, so it is enough that a single sample fits. The last token
-        # needs no slot, because no token reads it.
+        # Only one sample has to fit, because the others can be preempted and resumed one by one. The
+        # last token needs no slot, because no token reads it.
         slots, size = len(request.prompt) + request.sampling.max_tokens - 1, self._manager.block_size
-        # Without commits, windows release no blocks, so the whole request counts as one chunk.
+        # Windows release blocks only in commits. Without commits the whole request counts as one chunk.
         chunk = min(self._token_budget, slots) if self._prefix_caching else slots
         needed = sum(group.most_blocks(slots, size, chunk) for group in self._groups)
         usable = self._manager.num_blocks - 1
@@ -134,7 +132,7 @@ class Scheduler:
         bisect.insort(self.waiting, first, key=_age)
 
     def abort(self, request: Request) -> None:
-        """Ends a request in any state of its sequences."""
+        """Ends a request, whether its sequences run, wait or are being swapped."""
         for sequence in request.sequences:
             if sequence in self.moving.values():
                 continue  # copies still use its blocks; _settle releases them
@@ -142,8 +140,6 @@ class Scheduler:
             if sequence.key in self._manager:
                 self._manager.release(sequence.key)
         request.sequences.clear()
-
-    # --- One step
 
     def schedule(self) -> list[Chunk]:
         """Returns the chunks of the step. The list is empty if the step can only wait for copies."""
@@ -159,8 +155,9 @@ class Scheduler:
         return chunks
 
     def commit(self, chunks: list[Chunk]) -> None:
-        """Records that the chunks' KV is written."""
-        # Only committed blocks can be hit, so prefix caching is switched off by not committing.
+        """Records that the KV of these chunks is written."""
+        # Only committed blocks can be hit. So the scheduler switches prefix caching off by not
+        # committing.
         if self._prefix_caching:
             self._manager.commit([chunk.sequence.key for chunk in chunks], [chunk.stop for chunk in chunks])
         for chunk in chunks:
@@ -170,15 +167,16 @@ class Scheduler:
                 sequence.tables[group] = self._manager.block_ids(sequence.key, group=group)
 
     def branch(self, parent: Sequence) -> list[Sequence]:
-        """Makes the samples of a request whose prompt is computed.
+        """Makes the other samples of a request whose prompt is computed.
 
-        The samples share the blocks of the prompt, including the last block.
+        All samples share the blocks of the prompt, including the last block.
         """
         samples = [parent]
         for sample in range(1, parent.request.sampling.n):
             child = Sequence(parent.request, sample, list(parent.tokens), parent.known)
             try:
-                # The child immediately gets a copy of each state, which needs a block.
+                # A fork gives the child a copy of each recurrent state at once. Each copy needs a
+                # block.
                 self._manager.fork(parent.key, child.key)
             except OutOfBlocksError:
                 bisect.insort(
@@ -200,10 +198,8 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.request.sequences.remove(sequence)
 
-    # --- The parts of schedule()
-
     def _settle(self, finished: Iterable[FinishedSwap]) -> None:
-        """Updates the sequences whose swaps have completed."""
+        """Moves sequences whose swaps have completed to the running or the waiting sequences."""
         for swap in finished:
             sequence = self.moving.pop(swap.swap)
             if sequence not in sequence.request.sequences:
@@ -216,13 +212,13 @@ class Scheduler:
             bisect.insort(self.running if runs else self.waiting, sequence, key=_age)
 
     def _tables(self, sequence: Sequence) -> list[list[int]]:
-        """Returns the block tables of a sequence, group by group."""
+        """Returns the block tables of a sequence, one for each KV-cache group."""
         return [self._manager.block_ids(sequence.key, group=group) for group in range(len(self._groups))]
 
     def _advance(self) -> tuple[list[Chunk], bool]:
         """Distributes the token budget over the running sequences.
 
-        Returns the chunks, and whether there were enough blocks for all of them.
+        Returns the chunks, and whether all of them got blocks without a preemption.
         """
         chunks = self._chunks()
         with contextlib.suppress(OutOfBlocksError):
@@ -234,7 +230,8 @@ class Scheduler:
             with contextlib.suppress(OutOfBlocksError):
                 self._cover(chunks)
                 return chunks, False
-        # Copies in progress will free blocks. So a sequence without blocks skips this step.
+        # Swaps that are still being copied will free blocks. So a sequence without blocks only skips
+        # this step.
         covered = []
         for chunk in chunks:
             with contextlib.suppress(OutOfBlocksError):
@@ -262,7 +259,7 @@ class Scheduler:
         """Allocates the blocks of chunks, and passes their sampled tokens to the manager, all or nothing.
 
         Raises:
-            OutOfBlocksError: Too few are available; nothing has changed.
+            OutOfBlocksError: Too few blocks are available. Nothing has changed.
         """
         sampled, offsets = [], [0]
         for chunk in chunks:
@@ -272,8 +269,8 @@ class Scheduler:
         changes = self._manager.append_ragged(
             keys, sampled, offsets, covered=[chunk.stop for chunk in chunks]
         )
-        # The columns are: rows of the call, positions in the table, blocks, and, if there are several
-        # groups, groups.
+        # Each change has these columns: row of the call, position in the table, block. With several
+        # groups there is a fourth column: the group.
         columns = changes if len(self._groups) > 1 else (*changes, [0] * len(changes[0]))
         for row, index, block, group in zip(*columns, strict=True):
             table = chunks[row].sequence.tables[group]
@@ -289,7 +286,8 @@ class Scheduler:
     def _preempt_youngest(self) -> None:
         """Preempts the youngest sequence and releases its blocks.
 
-        With recompute the blocks are available immediately, and with swap after the copies.
+        If it is recomputed later, its blocks are available immediately. If it is swapped, they are
+        available after the copies.
         """
         assert len(self.running) > 1, "a sequence that submit() has accepted fits into an empty pool"
         victim = self.running.pop()
@@ -300,20 +298,19 @@ class Scheduler:
             bisect.insort(self.waiting, victim, key=_age)
 
     def _drop(self, sequence: Sequence) -> None:
-        """Releases the blocks of a sequence in either tier.
+        """Releases the blocks of a sequence on the device or in the host tier.
 
-        Keeps its tokens, which will be computed again.
+        Keeps the tokens of the sequence, whose KV will be computed again.
         """
         self._manager.preempt(sequence.key)
         sequence.tables, sequence.computed = [], 0
 
     def _begin(self, swap: int, sequence: Sequence) -> None:
-        """Records a swap that the manager has begun."""
         self.moving[swap] = sequence
         self._begun.append(swap)
 
     def _admit(self, chunks: list[Chunk]) -> None:
-        """Admits waiting sequences, and adds their chunks.
+        """Admits waiting sequences, and adds their chunks to the step.
 
         If the oldest waiting sequence does not fit, all others wait, too.
         """
@@ -336,13 +333,12 @@ class Scheduler:
     def _enter(self, sequence: Sequence) -> None:
         """Starts a waiting sequence.
 
-        According to its state, looks up its cached blocks or begins to swap its blocks in.
-
-        :meth:`_cover` later allocates the blocks to compute, because the end of the first chunk depends
-        on the hit.
+        A new or preempted sequence acquires its cached blocks. For a swapped sequence, begins to copy
+        its blocks back to the device. :meth:`_cover` allocates the other blocks later, because the end
+        of the first chunk depends on the hit.
 
         Raises:
-            OutOfBlocksError: Too few blocks are available; nothing has changed.
+            OutOfBlocksError: Too few blocks are available. Nothing has changed.
         """
         key, manager, request = sequence.key, self._manager, sequence.request
         if key not in manager:
@@ -357,7 +353,7 @@ class Scheduler:
             self.waiting.remove(sequence)
 
     def _start(self, sequence: Sequence, admission: Admission) -> None:
-        """Sets a sequence to running with these blocks. Cached tokens are counted as computed."""
+        """Adds a sequence with these blocks to the running sequences. Its cached tokens count as computed."""
         sequence.tables, sequence.computed = admission.tables, admission.cached_tokens
         for group, table in zip(self._groups, sequence.tables, strict=True):
             if group.state:

@@ -1,10 +1,10 @@
 """Ports of the block managers of four engines to kvpool, and a scheduler written for kvpool.
 
-``docs/porting.md`` has the tables.
+``docs/porting.md`` lists the calls of these engines and of kvpool side by side.
 
-Each module is one kind of manager: the calls of its engine, in plain Python, and as a port with the
-same answers. All are written for this directory. ``python -m examples.ports.sequence_manager`` runs a
-small workload, and so do the other modules.
+Each module imitates one kind of block manager. It has the engine's calls twice: in plain Python, and
+over kvpool. Both give the same answers. All code is written for this directory. ``python -m
+examples.ports.sequence_manager`` runs a small workload, and so do the other modules.
 
 - :mod:`~examples.ports.sequence_manager`: a manager over sequence objects, as in nano-vllm.
 - :mod:`~examples.ports.ids_and_trie`: an allocator of ids and a trie of cached blocks, as in LMDeploy.

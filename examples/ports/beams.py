@@ -1,5 +1,7 @@
 """Beam search: requests that fork, and blocks that are copied when two beams continue differently.
 
+In these events, the scheduler calls kvpool:
+
 | event | call |
 |---|---|
 | a beam has no continuation | ``release(beams)`` frees blocks that no other beam holds |
@@ -26,13 +28,13 @@ __all__ = ["BeamSearch", "candidates", "main", "plain_search"]
 
 
 def candidates(tokens: Sequence[int]) -> list[tuple[int, int]]:
-    """The model: returns possible next tokens, and the number that each adds to the score."""
+    """Stands for the model: returns possible next tokens, and the number that each adds to the score."""
     seed = sum((i + 3) * token for i, token in enumerate(tokens[-5:])) + len(tokens)
     return [((seed * 7 + k * 5) % 13, (seed * 11 + k * 17) % 29) for k in range(3)]
 
 
 def best(beams: list[list[int]], scores: list[int], width: int) -> list[tuple[int, int, int]]:
-    """Returns the best continuations: score, position of the beam, token."""
+    """Returns the best continuations. Each is a score, the position of the beam in the list, and a token."""
     ways = [
         (score + more, -row, token)
         for row, (tokens, score) in enumerate(zip(beams, scores, strict=True))
@@ -42,7 +44,7 @@ def best(beams: list[list[int]], scores: list[int], width: int) -> list[tuple[in
 
 
 def plain_search(prompt: Sequence[int], width: int, steps: int) -> list[list[int]]:
-    """Does the same search with plain lists."""
+    """Does the same search as :class:`BeamSearch`, without kvpool. Beams are plain lists of tokens."""
     beams, scores = [list(prompt)], [0]
     for _ in range(steps):
         ways = best(beams, scores, width)
@@ -53,7 +55,7 @@ def plain_search(prompt: Sequence[int], width: int, steps: int) -> list[list[int
 
 @dataclass(eq=False, slots=True)
 class Beam:
-    """A beam and its request."""
+    """One beam: the key of its request in the manager, its tokens and its score."""
 
     key: int
     tokens: list[int]
@@ -76,7 +78,7 @@ class BeamSearch:
         manager.commit(0, len(prompt))
 
     def step(self) -> None:
-        """Appends a token to each of the best beams, and computes it."""
+        """Appends one token to each beam of the best continuations, and computes it."""
         ways = best([beam.tokens for beam in self.beams], [beam.score for beam in self.beams], self.width)
         chosen, heirs = [], set[int]()
         forks: dict[int, int] = {}

@@ -3,6 +3,8 @@
 Code that imports ``vllm.core`` needs no port: ``kvpool.lineage.v0`` has its names, signatures and
 shapes (``docs/lineage.md``). This port is for a scheduler of that kind that you can change.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``can_allocate(group)``: OK, LATER, NEVER | ``manager.fit(prompt).fit``: "ok", "later", "never" |
@@ -39,7 +41,7 @@ Pairs = list[tuple[int, int]]
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """A prompt, and its sequences that have not finished, by number."""
+    """A prompt and those of its sequences that have not finished, by number of the sequence."""
 
     number: int
     prompt: list[int]
@@ -47,7 +49,7 @@ class Group:
 
 
 class Manager(Protocol):
-    """The calls of the scheduler."""
+    """The calls that a scheduler makes on a block manager."""
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -62,7 +64,7 @@ class Manager(Protocol):
 
 
 class PlainBlockSpaceManager:
-    """A manager without kvpool: tables, reference counts, and a free list per device."""
+    """A block manager without kvpool: block tables, reference counts, and a free list per device."""
 
     def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int) -> None:
         self.block_size = block_size
@@ -77,12 +79,12 @@ class PlainBlockSpaceManager:
         return len(self._free[0])
 
     def can_allocate(self, group: Group) -> Fit:
-        """Whether there are blocks for the prompt."""
+        """Whether enough blocks for the prompt are free."""
         needed = -(-len(group.prompt) // self.block_size)
         return "never" if needed > self._usable else "ok" if needed <= self.num_available else "later"
 
     def allocate(self, group: Group) -> None:
-        """Allocates the blocks of the prompt, which all sequences share."""
+        """Allocates blocks for the prompt. All sequences of the group share them."""
         blocks = [self._take(0) for _ in range(-(-len(group.prompt) // self.block_size))]
         for sequence in group.sequences:
             self._tables[sequence] = list(blocks)
@@ -91,7 +93,7 @@ class PlainBlockSpaceManager:
     def append_slots(self, group: Group) -> Pairs:
         """Allocates a slot for the last token of each sequence.
 
-        The first sequence that writes to a shared block copies it.
+        If the slot is in a shared block, the first sequence that writes gets a copy of the block.
         """
         copies = []
         for sequence, tokens in group.sequences.items():
@@ -105,7 +107,7 @@ class PlainBlockSpaceManager:
         return copies
 
     def table(self, sequence: int) -> list[int]:
-        """Returns the blocks of a sequence."""
+        """Returns the block table of a sequence."""
         return self._tables[sequence]
 
     def free(self, sequence: int) -> None:
@@ -113,16 +115,16 @@ class PlainBlockSpaceManager:
         self._give(0, self._tables.pop(sequence))
 
     def swap_out(self, group: Group) -> Pairs:
-        """Moves a group to the CPU."""
+        """Moves the blocks of a group to the CPU."""
         return self._swap(group, 0, 1)
 
     def can_swap_in(self, group: Group) -> Fit:
-        """Whether there are blocks for a group that was swapped out."""
+        """Whether enough blocks of the GPU are free for a group that was swapped out."""
         needed = len({block for sequence in group.sequences for block in self._tables[sequence]})
         return "ok" if needed <= self.num_available else "later"
 
     def swap_in(self, group: Group) -> Pairs:
-        """Moves a group back to the GPU."""
+        """Moves the blocks of a group back to the GPU."""
         return self._swap(group, 1, 0)
 
     def _swap(self, group: Group, source: int, destination: int) -> Pairs:
@@ -151,7 +153,7 @@ class PlainBlockSpaceManager:
 
 
 class BlockSpaceManager:
-    """A manager with the same answers, over ``CacheManager``."""
+    """A block manager over ``CacheManager``, with the answers of :class:`PlainBlockSpaceManager`."""
 
     def __init__(self, num_blocks: int, block_size: int, num_cpu_blocks: int) -> None:
         self.manager = kvpool.CacheManager(num_blocks, block_size, host_blocks=num_cpu_blocks)
@@ -162,12 +164,12 @@ class BlockSpaceManager:
         return self.manager.num_available
 
     def can_allocate(self, group: Group) -> Fit:
-        """Whether there are blocks for the whole prompt at once."""
+        """Whether enough blocks for the whole prompt are free."""
         fit = self.manager.fit(group.prompt).fit
         return "never" if fit == "in_chunks" else fit
 
     def allocate(self, group: Group) -> None:
-        """Allocates the blocks of the prompt, which all sequences share."""
+        """Allocates blocks for the prompt. All sequences of the group share them."""
         first, *others = group.sequences
         self.manager.admit(first, group.prompt)
         for sequence in others:
@@ -176,15 +178,15 @@ class BlockSpaceManager:
     def append_slots(self, group: Group) -> Pairs:
         """Allocates a slot for the last token of each sequence.
 
-        One call for all groups of the step would be better.
+        One call of ``append`` for all groups of the step would be faster.
         """
         self.manager.append(list(group.sequences), [tokens[-1] for tokens in group.sequences.values()])
         return self._plan()
 
     def table(self, sequence: int) -> list[int]:
-        """Returns the blocks of a sequence.
+        """Returns the block table of a sequence.
 
-        It is faster to keep the table, and to apply the changes that ``append`` returns.
+        It would be faster to keep the table, and to apply the changes that ``append`` returns.
         """
         return self.manager.block_ids(sequence)
 
@@ -193,15 +195,15 @@ class BlockSpaceManager:
         self.manager.release(sequence)
 
     def swap_out(self, group: Group) -> Pairs:
-        """Moves a group to the CPU."""
+        """Moves the blocks of a group to the CPU."""
         return self._complete(self.manager.swaps.begin_out(list(group.sequences)))
 
     def can_swap_in(self, group: Group) -> Fit:
-        """Whether there are blocks for a group that was swapped out."""
+        """Whether enough blocks of the GPU are free for a group that was swapped out."""
         return self.manager.swaps.fit_in(list(group.sequences))
 
     def swap_in(self, group: Group) -> Pairs:
-        """Moves a group back to the GPU."""
+        """Moves the blocks of a group back to the GPU."""
         return self._complete(self.manager.swaps.begin_in(list(group.sequences)))
 
     def _complete(self, swap: int) -> Pairs:
@@ -221,9 +223,9 @@ def serve(
     samples: int,
     new_tokens: int,
 ) -> list[tuple[str, int, int]]:
-    """Runs a scheduler like that engine's: swapped groups, then prompts, then a token per sequence.
+    """Runs a scheduler like vLLM v0's: first swapped groups, then prompts, then a token per sequence.
 
-    Returns each event, its group, and the number of available blocks after it.
+    Returns each event with its group, and the number of available blocks after the event.
     """
     waiting, swapped, running = deque[Group](), list[Group](), list[Group]()
     for number, prompt in enumerate(prompts):

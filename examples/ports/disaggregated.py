@@ -1,5 +1,7 @@
 """Prefill and decode on two machines. Transfers of KV may be late, end in any order, or lose blocks.
 
+In these events, the scheduler calls kvpool:
+
 | event | call |
 |---|---|
 | the prompt is computed and has to be transferred | ``release(until=fence())`` reserves its blocks |
@@ -30,9 +32,9 @@ __all__ = ["Service", "main"]
 
 @dataclass(eq=False, slots=True)
 class Transfer:
-    """A transfer of KV.
+    """A transfer of the KV of one prompt from the prefill side to the decode side.
 
-    It reads the source blocks when it ends. Until then, no other request may get these blocks.
+    The copy is made at the end of the transfer. Until then, no other request may get the source blocks.
     """
 
     key: int
@@ -40,18 +42,19 @@ class Transfer:
     ticket: int
     source: list[int]
     target: list[int]
-    #: Positions in the target's block table whose blocks need the KV.
+    #: Positions in the decode side's block table at which KV has to arrive.
     wanted: range
 
 
 class Service:
-    """Two managers, two memories, and the transfers between them.
+    """A prefill side and a decode side, each with a manager and a memory, and the transfers between them.
 
     Args:
         blocks: Number of blocks of the prefill side, and of the decode side.
         block_size: Number of tokens per block.
         lost: Share of the blocks that a transfer loses.
-        seed: Decides which blocks are lost, and in which order transfers end.
+        seed: Seed of the random numbers that choose the lost blocks and the order in which transfers
+            end.
     """
 
     def __init__(self, blocks: tuple[int, int], block_size: int, *, lost: float = 0.0, seed: int = 0) -> None:
@@ -61,7 +64,7 @@ class Service:
         self.random = random.Random(seed)  # noqa: S311  # a workload
         self.waiting: list[tuple[int, list[int], int]] = []
         self.transfers: list[Transfer] = []
-        #: Decoding requests: the tokens, and the number of tokens that the manager knows.
+        #: Decoding requests. Each has its tokens so far, and its length at the end.
         self.running: dict[int, tuple[list[int], int]] = {}
         self.lengths: dict[int, int] = {}
         self.done: dict[int, list[int]] = {}
@@ -69,7 +72,7 @@ class Service:
 
     @property
     def busy(self) -> bool:
-        """Whether any request has not ended."""
+        """Whether any request has not finished."""
         return bool(self.waiting or self.transfers or self.running)
 
     def submit(self, key: int, prompt: list[int], new_tokens: int) -> None:
@@ -77,7 +80,7 @@ class Service:
         self.waiting.append((key, prompt, new_tokens))
 
     def abort(self, key: int) -> None:
-        """Ends a request in any state."""
+        """Ends a request, whether it waits, is being transferred or decodes."""
         self.waiting = [row for row in self.waiting if row[0] != key]
         if key in self.managers[1] and self.managers[1].request(key).state != "releasing":
             self.managers[1].release(key)
@@ -93,7 +96,7 @@ class Service:
 
     def _prefill(self, key: int, prompt: list[int], new_tokens: int) -> bool:
         here, there = self.managers
-        # Check the final length, so that no decode step lacks a block.
+        # Check that the final length fits, so that no decode step lacks a block.
         if there.fit(prompt).fit != "ok" or not self._has_room(len(prompt) + new_tokens):
             return False
         try:
@@ -105,7 +108,7 @@ class Service:
         ticket = here.fence()
         here.release(key, until=ticket)
         target = there.admit(key, prompt, external_tokens=len(prompt) - 1)
-        # Cached blocks of the decode side are not transferred.
+        # The decode side already has its cached blocks, so they are not transferred.
         wanted = range(
             target.cached_blocks, target.cached_blocks - -target.external_tokens // there.block_size
         )
@@ -123,7 +126,7 @@ class Service:
         return sum(-(-tokens // size) for tokens in [*held, length]) <= usable
 
     def _arrive(self, transfer: Transfer) -> None:
-        """Ends a transfer. It may have lost blocks."""
+        """Ends a transfer. If blocks were lost, the decode side computes them."""
         here, there = self.managers
         size = there.block_size
         arrived = [block for block in transfer.wanted if self.random.random() >= self.lost]

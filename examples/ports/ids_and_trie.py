@@ -2,6 +2,8 @@
 
 Ids are numpy arrays.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``allocator.allocate(n)`` | ``pool.allocate(n, out=ids)``, which evicts blocks if needed |
@@ -40,7 +42,10 @@ Ids: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 
 class Cache(Protocol):
-    """The calls of the engine. ``tokens`` are all tokens of the sequence, from its start."""
+    """The calls that an engine makes on its cache.
+
+    ``tokens`` are all tokens of the sequence, from its start.
+    """
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -53,18 +58,18 @@ class Cache(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A cached block of the plain trie."""
+    """A node of the plain trie. Each node is a cached block."""
 
     block: int
     tokens: tuple[int, ...]
     parent: Node | None
     children: dict[tuple[int, ...], Node] = field(default_factory=dict)
-    #: Time at which the last request released the block.
+    #: Time at which the last request released the block. Eviction uses it.
     released: int = 0
 
 
 class PlainIdsAndTrie:
-    """A cache without kvpool: a free list, reference counts, and a trie with a reference per node."""
+    """A cache without kvpool: a free list, reference counts, and a trie with one reference to each node."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
@@ -77,7 +82,7 @@ class PlainIdsAndTrie:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks without references other than that of the trie."""
+        """Number of blocks that no request holds. The trie's own references do not count."""
         return len(self._free) + self._idle
 
     def allocate(self, n: int) -> Ids:
@@ -104,7 +109,7 @@ class PlainIdsAndTrie:
                 self._idle += 1
 
     def find(self, tokens: Sequence[int]) -> list[Node]:
-        """Returns the nodes of the longest cached prefix. At least one token is left to compute."""
+        """Returns the trie's nodes for the longest cached prefix. At least one token is left to compute."""
         node, path = self._root, []
         for end in range(self.block_size, len(tokens), self.block_size):
             child = node.children.get(tuple(tokens[end - self.block_size : end]))
@@ -118,7 +123,7 @@ class PlainIdsAndTrie:
         return self.hold(self.find(tokens))
 
     def hold(self, path: list[Node]) -> Ids:
-        """Adds a reference to each block of a path."""
+        """Adds a reference to the block of each node."""
         ids = np.array([node.block for node in path], dtype=np.int32)
         self._idle -= int((self._refs[ids] == 1).sum())
         self.add_ref(ids)
@@ -143,7 +148,7 @@ class PlainIdsAndTrie:
             node = child
 
     def evict(self, n: int) -> None:
-        """Removes nodes without children and without requests, the least recently released first."""
+        """Evicts leaves of the trie that no request holds, least recently released first."""
         leaves = [] if n <= 0 else [node for node in self._nodes.values() if self._evictable(node)]
         heap = [(node.released, node.block, node) for node in leaves]
         heapq.heapify(heap)
@@ -163,7 +168,7 @@ class PlainIdsAndTrie:
 
 
 class IdsAndTrie:
-    """A cache with the same answers, over ``BlockPool``."""
+    """A cache over ``BlockPool``, with the answers of :class:`PlainIdsAndTrie`."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
@@ -172,7 +177,7 @@ class IdsAndTrie:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks without references."""
+        """Number of blocks that no request holds."""
         return self.pool.num_available
 
     def allocate(self, n: int) -> Ids:
@@ -186,7 +191,10 @@ class IdsAndTrie:
         self.pool.acquire(ids)
 
     def release(self, ids: Ids) -> None:
-        """Drops one reference to each block. Cached blocks are evicted later."""
+        """Drops one reference to each block.
+
+        Cached blocks without references are evicted when space is needed.
+        """
         self.pool.release(ids, tail_first=True)
 
     def match(self, tokens: Sequence[int]) -> Ids:
@@ -207,14 +215,14 @@ class IdsAndTrie:
             self.pool.mark_computed(ids[start : len(chain)])
 
     def chain(self, tokens: Sequence[int]) -> HashChain:
-        """Returns the hashes of the full blocks.
+        """Returns the hashes of all full blocks of these tokens.
 
-        An engine keeps one cursor per request, and appends to it.
+        A real engine would keep one cursor per request, and append the new tokens to it.
         """
         return self.hasher.cursor(tokens).chain()
 
     def _exchange(self, tokens: Sequence[int], chain: HashChain, ids: Ids, start: int) -> None:
-        """Registers block by block, because another request has cached some of them first."""
+        """Registers one block after the other, because another request has cached some of them first."""
         digests, size = chain.digests(), self.block_size
         for position in range(start, len(chain)):
             part = tokens[position * size : (position + 1) * size]
@@ -229,11 +237,10 @@ class IdsAndTrie:
 def serve(
     cache: Cache, memory: Memory, prompts: Sequence[list[int]], new_tokens: int
 ) -> list[tuple[int, int, int]]:
-    """Runs a scheduler that admits requests while their full length fits.
+    """Runs a scheduler that admits a request if blocks for its full length are available.
 
-    Each step computes one token of each request.
-
-    Returns for each start and end of a request its number, and the numbers of matched and available blocks.
+    Each step computes one token of each request. Returns an entry for each start and each end of a
+    request: its number, its number of matched blocks, and the number of available blocks.
     """
     size = memory.block_size
     waiting = list(enumerate(prompts))
@@ -263,7 +270,8 @@ def serve(
             if len(tokens) < len(prompts[number]) + new_tokens:
                 left.append((number, tokens, ids))
                 continue
-            # The last token was sampled but not computed. The prompt's blocks are already cached.
+            # The last token was sampled, but its KV was not computed. The prompt's blocks are already
+            # cached.
             cache.insert(tokens[:-1], ids, len(prompts[number]) // size)
             cache.release(ids)
             log.append((number, -1, cache.num_available))

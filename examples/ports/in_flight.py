@@ -1,5 +1,7 @@
 """Asynchronous scheduling: a step is planned while two others run, before their sampled tokens are known.
 
+In these events, the scheduler calls kvpool:
+
 | event | call |
 |---|---|
 | an unknown token is planned | ``covered=``: a slot after the last known token per step in flight |
@@ -8,9 +10,10 @@
 | a request is preempted while steps run | ``commit``, ``preempt(after_step=...)``; later its tokens |
 | a step has ended | ``complete_step(step)`` frees the blocks that only this step reserved |
 
-The fence is needed because a step in flight still writes to the blocks of an ended request. Without it
-the next request gets these blocks at once. Here a connector loads a prompt into them on a stream of its
-own, and the old step overwrites it. ``Scheduler(fences=False)`` shows this.
+The fence reserves the blocks of an ended request, because a step in flight still writes to them.
+Without it the next request gets these blocks at once. In this example, a connector loads a prompt into
+them on a stream of its own, and then the old step overwrites it. ``Scheduler(fences=False)`` shows
+this.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ __all__ = ["DEPTH", "END", "Scheduler", "answer", "main"]
 
 #: Number of steps that run while the next one is planned.
 DEPTH = 2
-#: The token that ends a request, at an unpredictable time.
+#: The token that ends a request. It can occur at any position.
 END = 5
 
 
@@ -45,7 +48,7 @@ def answer(prompt: Sequence[int], most: int) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request as the scheduler sees it."""
+    """The scheduler's data about one request."""
 
     key: int
     tokens: list[int]
@@ -53,12 +56,13 @@ class Request:
     #: Number of tokens that the manager knows.
     known: int = 0
     table: list[int] = field(default_factory=list)
-    #: Number of steps in flight that compute one of its tokens, and the last of these steps.
+    #: Number of steps in flight that compute a token of the request, and the number of the last such
+    #: step.
     pending: int = 0
     last_step: int = 0
-    #: Tokens on the device, where a step reads the token of the previous step.
+    #: The request's tokens on the device. A step reads the token of the step before it there.
     device: list[int] = field(default_factory=list)
-    #: Whether the request waits to be resumed.
+    #: Whether the request was preempted and waits until it is resumed.
     preempted: bool = False
 
 
@@ -72,13 +76,14 @@ class Scheduler:
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.done: dict[int, list[int]] = {}
-        #: Steps in flight: number, and the planned rows: request, block table, position.
+        #: Steps in flight. Each has its number, and its rows: request, block table, position of the
+        #: token.
         self.flight: deque[tuple[int, list[tuple[Request, list[int], int]]]] = deque()
         self.number = 0
 
     @property
     def busy(self) -> bool:
-        """Whether any request has not ended."""
+        """Whether any request has not finished."""
         return bool(self.running or self.waiting or self.flight)
 
     def submit(self, key: int, prompt: list[int], most: int) -> None:
@@ -86,18 +91,19 @@ class Scheduler:
         self.waiting.append(Request(key, list(prompt), len(prompt) + most))
 
     def step(self) -> None:
-        """Plans a step, and waits for the oldest step in flight if enough of them run."""
+        """Plans a step. If enough steps are in flight, or none can be planned, waits for the oldest one."""
         self._admit()
         if not self.running or not self._plan() or len(self.flight) > DEPTH:
             self._end()
 
     def _plan(self) -> bool:
-        """Makes the single call of a step.
+        """Passes one step to the manager in a single call.
 
-        Returns False if it has to wait for blocks that steps in flight reserve.
+        Returns False if the step has to wait for blocks that steps in flight reserve.
         """
         rows = list(self.running)
-        # A request whose tokens are all in flight skips the step. Its row only passes the known tokens.
+        # If all remaining tokens of a request are in flight, the request skips the step. Its row in the
+        # call only passes the tokens that are known by now.
         planned = [request for request in rows if len(request.tokens) + request.pending < request.length]
         tokens: list[int] = []
         offsets = [0]
@@ -118,8 +124,8 @@ class Scheduler:
                     self._preempt(self.running.pop())
                 if not self.manager.stats().pool.fenced:
                     continue
-                # Blocks will be freed soon. Nothing has changed, and the next plan passes the rows'
-                # tokens.
+                # A step in flight will free blocks soon. The refused call has changed nothing, so the
+                # next plan passes the same tokens.
                 return False
             break
         for row, position, block in zip(*changes, strict=True):
@@ -131,7 +137,7 @@ class Scheduler:
         for request in batch:
             request.pending += 1
             request.last_step = self.number
-        # The rows of a step in flight do not change any more, because they are on the device.
+        # The rows are copied now, because a step in flight is on the device and cannot change any more.
         places = [len(request.tokens) + request.pending - 2 for request in batch]
         self.flight.append(
             (
@@ -142,7 +148,7 @@ class Scheduler:
         return True
 
     def _preempt(self, request: Request) -> None:
-        # The refused call has committed nothing.
+        # Commit here, because the refused call of the step has committed nothing.
         self.manager.commit(request.key, min(request.known, len(request.tokens) - 1))
         self.manager.preempt(request.key, after_step=self._until(request))
         request.preempted, request.table = True, []
@@ -152,7 +158,7 @@ class Scheduler:
         return request.last_step if self.fences else None
 
     def _admit(self) -> None:
-        """Admits requests. The connector loads the whole prompt except its last token at once."""
+        """Admits waiting requests. The connector loads the whole prompt, except its last token, at once."""
         while self.waiting and not self.waiting[0].pending:
             request = self.waiting[0]
             external = len(request.tokens) - 1
@@ -193,7 +199,7 @@ class Scheduler:
 
     def _finish(self, request: Request) -> None:
         if not request.preempted:
-            # The steps have computed all tokens but the last. Their slots exist.
+            # The steps have computed all tokens but the last.
             computed = len(request.tokens) - 1
             if computed > request.known:
                 self.manager.append(request.key, request.tokens[request.known : computed])

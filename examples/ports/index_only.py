@@ -2,6 +2,8 @@
 
 If the pool is only an index, the engine allocates the ids.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | insert, perhaps after another request | ``pool.register_table(ids, chain, start)`` returns replaced blocks |
@@ -35,7 +37,7 @@ class BatchIdsAndTrie(IdsAndTrie):
     """``IdsAndTrie`` with one call per insert, even if another request has cached a block first."""
 
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
-        """Caches the full blocks from ``start`` on."""
+        """Caches the full blocks of these tokens, from block ``start`` on."""
         chain = self.chain(tokens)
         for position, block in self.pool.register_table(ids[start : len(chain)], chain, start):
             ids[start + position] = block
@@ -48,26 +50,32 @@ class BatchIdsAndTrie(IdsAndTrie):
 
 
 class IndexOnly(IdsAndTrie):
-    """``RadixCache`` for an engine that allocates the ids itself. The pool only knows the cached ids."""
+    """``RadixCache`` for an engine that allocates the ids itself.
+
+    The pool only knows the ids of cached blocks.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         super().__init__(num_blocks, block_size)
-        #: The engine's allocator; in SGLang a tensor on the device.
+        #: The free ids of the engine's allocator. In SGLang this is a tensor on the device.
         self.free = list(range(num_blocks - 1, 0, -1))
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The number of cached blocks that can be evicted, and the number of those in use."""
+        """Number of cached blocks that can be evicted, and number of cached blocks that requests use."""
         stats = self.pool.stats()
         return stats.cached_free, stats.registered - stats.cached_free
 
     @property
     def num_available(self) -> int:
-        """Number of ids without references, cached or not."""
+        """Number of ids that no request holds. Their blocks may be cached."""
         return len(self.free) + self.pool.stats().cached_free
 
     def allocate(self, n: int) -> Ids:
-        """Takes ids from the engine's allocator. If they are too few, the pool evicts blocks."""
+        """Takes ids from the engine's allocator.
+
+        If it has too few, the pool evicts blocks and returns their ids.
+        """
         self.free += self.pool.evict(max(n - len(self.free), 0))
         if n > len(self.free):
             raise kvpool.errors.OutOfBlocksError(f"{n} blocks, {len(self.free)} available")
@@ -80,7 +88,7 @@ class IndexOnly(IdsAndTrie):
         return Handle(len(match), (chain, match))
 
     def lock(self, handle: Handle[tuple[HashChain, kvpool.Match]]) -> Ids:
-        """Acquires the matched blocks that are still cached."""
+        """Acquires those of the matched blocks that are still cached."""
         chain, match = handle.where
         try:
             self.pool.acquire(match)
@@ -91,8 +99,8 @@ class IndexOnly(IdsAndTrie):
     def insert(self, tokens: Sequence[int], ids: Ids, start: int) -> None:
         """Caches full blocks.
 
-        If another request has cached a block first, this request gets that block, and its own id
-        becomes free.
+        If another request has cached a block with the same content first, this request gets that block.
+        Its own id becomes free.
         """
         chain = self.chain(tokens)
         for position, block in self.pool.adopt(ids[start : len(chain)], chain, start):
@@ -100,7 +108,7 @@ class IndexOnly(IdsAndTrie):
             ids[start + position] = block
 
     def release(self, ids: Ids) -> None:
-        """Releases cached blocks to the pool, and other blocks to the engine's allocator."""
+        """Releases references to cached blocks in the pool. Returns other ids to the engine's allocator."""
         held = np.empty(len(ids), dtype=np.int32)
         self.pool.ref_count(ids, out=held)
         self.pool.release(ids[held > 0], tail_first=True)

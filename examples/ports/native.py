@@ -36,12 +36,12 @@ __all__ = ["Request", "Scheduler", "continuation", "main", "next_token"]
 
 
 def next_token(tokens: Sequence[int]) -> int:
-    """The model: returns the next token."""
+    """Stands for the model: returns the next token of a sequence."""
     return (3 * sum(tokens[-4:]) + len(tokens)) % 11
 
 
 def continuation(prompt: Sequence[int], new_tokens: int) -> list[int]:
-    """Returns the prompt, followed by the model's tokens."""
+    """Returns the prompt, followed by the tokens that the model generates."""
     tokens = list(prompt)
     for _ in range(new_tokens):
         tokens.append(next_token(tokens))
@@ -50,24 +50,24 @@ def continuation(prompt: Sequence[int], new_tokens: int) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request as the scheduler sees it. ``computed <= known <= len(tokens)``."""
+    """The scheduler's data about one request. ``computed <= known <= len(tokens)``."""
 
     key: int
     tokens: list[int]
-    #: Length at which the request ends.
+    #: Number of tokens, prompt included, at which the request ends.
     length: int
     #: Number of tokens that the manager knows, and number of tokens whose KV is written.
     known: int = 0
     computed: int = 0
     table: list[int] = field(default_factory=list)
-    #: Draft tokens that the next step tries after the last token.
+    #: Draft tokens that the next step computes after the last token, to see whether the model agrees.
     drafts: list[int] = field(default_factory=list)
-    #: End of the tokens that the next step computes, without drafts.
+    #: Position at which the next step stops computing, without drafts.
     end: int = 0
 
 
 class Scheduler:
-    """Runs continuous batching.
+    """A scheduler with continuous batching.
 
     Args:
         manager: The manager of the blocks.
@@ -92,7 +92,7 @@ class Scheduler:
         self.waiting.append(Request(key, list(prompt), len(prompt) + new_tokens))
 
     def step(self) -> None:
-        """Plans a step, runs it, and processes the sampled tokens."""
+        """Plans a step, runs it, and processes the tokens that it sampled."""
         left = self._grow()
         self._admit(left)
         batch = [request for request in self.running if request.end > request.computed]
@@ -104,7 +104,7 @@ class Scheduler:
             self._sample(request)
 
     def _grow(self) -> int:
-        """Makes the single call of a step. Returns the rest of the budget."""
+        """Passes one step to the manager in a single call. Returns the rest of the token budget."""
         left = self._share()
         rows = list(self.running)
         tokens: list[int] = []
@@ -132,14 +132,14 @@ class Scheduler:
         return left
 
     def _share(self) -> int:
-        """Distributes the budget: first to decodes, then to chunks of prompts, oldest first."""
+        """Distributes the token budget: first to decodes, then to chunks of prompts, oldest first."""
         left = self.budget
         for request in sorted(self.running, key=lambda request: len(request.tokens) - request.computed > 1):
             request.end = request.computed + min(len(request.tokens) - request.computed, left)
             left -= request.end - request.computed
             samples = request.end == len(request.tokens) and request.end > request.computed
             most = min(self.drafts, request.length - request.end - 1) if samples else 0
-            # A poor draft model: every third token is wrong.
+            # This draft model is poor on purpose: every third token is wrong.
             guess = continuation(request.tokens, most)[len(request.tokens) :]
             request.drafts = [
                 (token + (len(request.tokens) + i) % 3 // 2) % 11 for i, token in enumerate(guess)
@@ -149,8 +149,8 @@ class Scheduler:
     def _preempt(self, request: Request) -> None:
         """Preempts a request.
 
-        The refused call has committed nothing. Without the commit, ``resume`` computes the tokens of the
-        last step again.
+        Commits the tokens of the last step first, because the refused call has committed nothing.
+        Otherwise ``resume`` would compute these tokens again.
         """
         self.manager.commit(request.key, min(request.computed, request.known))
         self.manager.preempt(request.key)
@@ -177,9 +177,9 @@ class Scheduler:
             left -= request.end - request.computed
 
     def _sample(self, request: Request) -> None:
-        """Accepts correct drafts, and samples one more token.
+        """Accepts the correct drafts of a request, and samples one more token.
 
-        Does nothing if the prompt is not finished.
+        Does nothing if the prompt is not completely computed.
         """
         request.computed = request.end
         if request.end < len(request.tokens):
@@ -197,7 +197,7 @@ class Scheduler:
             self.done[request.key] = request.tokens
 
     def _finish(self, request: Request) -> None:
-        """Commits the tokens of the last step, because no later call of a step does, and releases."""
+        """Ends a request. Commits the tokens of its last step first, because no later call does so."""
         if request.computed > request.known:  # accepted drafts
             self.manager.append(request.key, request.tokens[request.known : request.computed])
         self.manager.commit(request.key, request.computed)
@@ -205,10 +205,11 @@ class Scheduler:
 
 
 def main() -> None:
-    """Serves twenty prompts with a common prefix: plainly, then with chunks, drafts and few blocks."""
+    """Serves twenty prompts with a common prefix: first plainly, then with chunks, drafts and few blocks."""
     prompts = [[*range(24), *[number] * (3 + 2 * number)] for number in range(20)]
     for blocks, budget, drafts in ((400, 10_000, 0), (60, 32, 3)):
-        # The watermark keeps blocks for the requests that run, so that admissions do not cause preemptions.
+        # The watermark is the share of blocks that admissions leave free for running requests. It
+        # avoids preemptions.
         manager = kvpool.CacheManager(blocks, 4, watermark=0.05)
         scheduler = Scheduler(manager, Memory(blocks, 4), budget=budget, drafts=drafts)
         for key, prompt in enumerate(prompts):

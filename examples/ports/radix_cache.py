@@ -1,6 +1,9 @@
 """A prefix tree, as in SGLang. A match takes no references.
 
-The scheduler matches all waiting requests, sorts them, and then locks the matches of those that it runs.
+In each round, the scheduler matches all waiting requests and sorts them by the length of the match.
+Then it locks, that is acquires, the matched blocks of those requests that it runs.
+
+These calls of kvpool replace the calls of the engine:
 
 | call of the engine | kvpool |
 |---|---|
@@ -37,14 +40,17 @@ What = TypeVar("What")
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[What]):
-    """The result of a match: the first ``num_blocks`` blocks of ``where``. ``lock`` acquires them."""
+    """The result of a match: the first ``num_blocks`` blocks of ``where``.
+
+    They are not acquired until ``lock``.
+    """
 
     num_blocks: int
     where: What
 
 
 class Tree(Protocol):
-    """The calls of the scheduler."""
+    """The calls that a scheduler makes on a prefix tree."""
 
     @property
     def num_available(self) -> int: ...  # noqa: D102
@@ -58,11 +64,11 @@ class Tree(Protocol):
 
 
 class PlainRadixCache(PlainIdsAndTrie):
-    """A cache without kvpool, over the plain trie."""
+    """A prefix tree without kvpool, over the plain trie of ``ids_and_trie``."""
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The number of cached blocks that can be evicted, and the number of those in use."""
+        """Number of cached blocks that can be evicted, and number of cached blocks that requests use."""
         return self._idle, len(self._nodes) - self._idle
 
     def match_prefix(self, tokens: Sequence[int]) -> Handle[list[Node]]:
@@ -71,16 +77,16 @@ class PlainRadixCache(PlainIdsAndTrie):
         return Handle(len(path), path)
 
     def lock(self, handle: Handle[list[Node]]) -> Ids:
-        """Acquires the matched blocks that are still cached."""
+        """Acquires those of the matched blocks that are still cached."""
         return self.hold([node for node in handle.where if self._nodes.get(node.block) is node])
 
 
 class RadixCache(IdsAndTrie):
-    """A cache with the same answers, over ``BlockPool``."""
+    """A prefix tree over ``BlockPool``, with the answers of :class:`PlainRadixCache`."""
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The number of cached blocks that can be evicted, and the number of those in use."""
+        """Number of cached blocks that can be evicted, and number of cached blocks that requests use."""
         stats = self.pool.stats()
         return stats.cached_free, stats.registered - stats.cached_free
 
@@ -91,7 +97,7 @@ class RadixCache(IdsAndTrie):
         return Handle(self.pool.probe(chain, most).cached_blocks, chain)
 
     def lock(self, handle: Handle[HashChain]) -> Ids:
-        """Acquires the matched blocks that are still cached."""
+        """Acquires those of the matched blocks that are still cached."""
         return np.array(self.pool.match_and_acquire(handle.where, handle.num_blocks), dtype=np.int32)
 
 
@@ -100,9 +106,9 @@ def serve(
 ) -> list[tuple[int, int, tuple[int, int]]]:
     """Serves prompts without decoding.
 
-    Each round matches all waiting prompts, and takes those with the longest match first.
-
-    Returns for each request its number, its number of matched blocks, and the sizes afterwards.
+    Each round matches all waiting prompts, and takes those with the longest match first. Returns an
+    entry for each request: its number, its number of matched blocks, and the sizes of the tree
+    afterwards.
     """
     waiting = list(enumerate(prompts))
     log = []
@@ -111,7 +117,7 @@ def serve(
         matches.sort(key=lambda match: -match[0].num_blocks)
         batch = []
         for handle, number, prompt in matches:
-            # Other requests of this round may have evicted some of the blocks.
+            # Requests that ran earlier in this round may have evicted some of the matched blocks.
             matched = cache.lock(handle)
             missing = -(-len(prompt) // memory.block_size) - len(matched)
             if missing > cache.num_available:

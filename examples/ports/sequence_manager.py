@@ -2,6 +2,8 @@
 
 The scheduler calls the manager, and each sequence object contains its block table.
 
+These calls of kvpool replace the calls of the engine:
+
 | call of the engine | kvpool |
 |---|---|
 | ``can_allocate(seq)`` | ``manager.fit(prompt).fit == "ok"``; the prompt is hashed once for both calls |
@@ -36,13 +38,13 @@ __all__ = ["BlockManager", "Manager", "PlainBlockManager", "Sequence", "main", "
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One request as the engine sees it."""
+    """One request with its tokens and its block table, as in the engine."""
 
     number: int
     tokens: list[int]
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
-    #: Only for the port: the hashed prompt.
+    #: The hashed prompt. Only the port over kvpool uses it.
     hashed: HashCursor | None = None
 
     def __len__(self) -> int:
@@ -50,7 +52,7 @@ class Sequence:
 
 
 class Manager(Protocol):
-    """The calls of the scheduler."""
+    """The calls that a scheduler makes on a block manager."""
 
     def can_allocate(self, seq: Sequence) -> bool: ...  # noqa: D102
     def allocate(self, seq: Sequence) -> None: ...  # noqa: D102
@@ -62,16 +64,16 @@ class Manager(Protocol):
 
 
 class PlainBlockManager:
-    """A manager without kvpool: a chain of hashes, a deque of free blocks, and reference counts."""
+    """A block manager without kvpool: a chain of hashes, a deque of free blocks, and reference counts."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.block_size = block_size
         self._refs = [0] * num_blocks
-        #: Blocks without content (``_free``), and cached blocks without references (``_idle``). The first of
-        #: each is used next.
+        #: Blocks without content (``_free``), and cached blocks without references (``_idle``). Both
+        #: are used from the front.
         self._free = deque(range(1, num_blocks))
         self._idle: OrderedDict[int, None] = OrderedDict()
-        #: The blocks with each content (by its digest), and the content of each block.
+        #: The blocks with each content, by the content's digest. The content of each block.
         self._index: dict[bytes, list[int]] = {}
         self._digests: dict[int, bytes] = {}
 
@@ -81,7 +83,7 @@ class PlainBlockManager:
         return len(self._free) + len(self._idle)
 
     def can_allocate(self, seq: Sequence) -> bool:
-        """Whether there are blocks for the prompt."""
+        """Whether enough blocks for the prompt can be allocated."""
         hits = self._match(seq)
         idle = sum(self._refs[block] == 0 for block in hits)
         return -(-len(seq) // self.block_size) - len(hits) <= self.num_available - idle
@@ -99,13 +101,13 @@ class PlainBlockManager:
             self._register(table[position], digest)
 
     def can_append(self, seq: Sequence) -> bool:
-        """Returns whether there is a slot for the last sampled token."""
+        """Whether the last sampled token has a slot or can get a block."""
         return self.num_available >= ((len(seq) - 1) % self.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
         """Allocates the slot of the last sampled token.
 
-        Blocks that were full before are cached from now on.
+        If the last block is full, it becomes cached.
         """
         if (len(seq) - 1) % self.block_size == 0:
             parent = self._digests[seq.block_table[-2]] if len(seq.block_table) > 1 else b""
@@ -113,7 +115,7 @@ class PlainBlockManager:
             seq.block_table.append(self._take())
 
     def deallocate(self, seq: Sequence) -> None:
-        """Releases the blocks, the last one first."""
+        """Releases the blocks of a sequence, the last block first."""
         for block in reversed(seq.block_table):
             self._refs[block] -= 1
             if self._refs[block] == 0 and block in self._digests:
@@ -123,7 +125,7 @@ class PlainBlockManager:
         seq.block_table = []
 
     def _chain(self, tokens: Several[int]) -> list[bytes]:
-        """Returns one digest per full block, of its tokens and the previous digest."""
+        """Returns one digest per full block. It covers the block's tokens and the previous block's digest."""
         digests, digest = [], b""
         for end in range(self.block_size, len(tokens) + 1, self.block_size):
             digest = _digest(digest, tokens[end - self.block_size : end])
@@ -131,7 +133,7 @@ class PlainBlockManager:
         return digests
 
     def _match(self, seq: Sequence) -> list[int]:
-        """Returns the cached blocks from the start of the prompt.
+        """Returns the blocks of the longest cached prefix of the prompt.
 
         At least one token is left to compute.
         """
@@ -143,7 +145,10 @@ class PlainBlockManager:
         return hits
 
     def _take(self) -> int:
-        """Takes a block to write to. If no block is free, evicts the least recently used block."""
+        """Takes a block that will be written.
+
+        If none is free, evicts the least recently used cached block.
+        """
         if self._free:
             block = self._free.popleft()
         else:
@@ -166,7 +171,7 @@ def _digest(parent: bytes, tokens: Several[int]) -> bytes:
 
 
 class BlockManager:
-    """A manager with the same answers, over ``CacheManager``."""
+    """A block manager over ``CacheManager``, with the answers of :class:`PlainBlockManager`."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.manager = kvpool.CacheManager(num_blocks, block_size)
@@ -177,7 +182,7 @@ class BlockManager:
         return self.manager.num_available
 
     def can_allocate(self, seq: Sequence) -> bool:
-        """Whether there are blocks for the prompt."""
+        """Whether enough blocks for the prompt can be allocated."""
         if seq.hashed is None:
             seq.hashed = self.manager.prepare(seq.tokens)
         return self.manager.fit(seq.hashed).fit == "ok"
@@ -185,7 +190,7 @@ class BlockManager:
     def allocate(self, seq: Sequence) -> None:
         """Allocates the blocks of the prompt.
 
-        Raises ``OutOfBlocksError`` with nothing changed if there are too few.
+        Raises ``OutOfBlocksError`` if there are too few. Then nothing has changed.
         """
         admission = self.manager.admit(seq.number, seq.tokens if seq.hashed is None else seq.hashed)
         seq.num_cached_tokens, seq.block_table = admission.cached_tokens, admission.block_ids
@@ -193,7 +198,7 @@ class BlockManager:
         seq.hashed = None
 
     def can_append(self, seq: Sequence) -> bool:
-        """Returns whether there is a slot for the last sampled token."""
+        """Whether the last sampled token has a slot or can get a block."""
         return self.manager.num_available >= ((len(seq) - 1) % self.manager.block_size == 0)
 
     def may_append(self, seq: Sequence) -> None:
@@ -203,7 +208,7 @@ class BlockManager:
     def append_batch(self, seqs: Several[Sequence]) -> None:
         """Allocates the slots of a whole batch in one call, all or nothing.
 
-        A decode step should use this.
+        In a decode step this is faster than a call per sequence.
         """
         changes = self.manager.append(
             [seq.number for seq in seqs], [seq.tokens[-1] for seq in seqs], commit=True
@@ -220,12 +225,10 @@ class BlockManager:
 def serve(
     manager: Manager, memory: Memory, prompts: Several[list[int]], new_tokens: int
 ) -> list[tuple[str, int, int]]:
-    """Runs a scheduler like that engine's: first prompts, then a decode step.
+    """Runs a scheduler like nano-vllm's: each step computes prompts, or decodes one token per sequence.
 
-    Preempts the youngest sequence.
-
-    Returns the events: "prefill" with request and cached tokens, "preempt" and "finish" with request
-    and available blocks.
+    If blocks run out, preempts the youngest sequence. Returns the events: "prefill" with the request
+    and its cached tokens, "preempt" and "finish" with the request and the number of available blocks.
     """
     waiting = deque(Sequence(number, list(prompt)) for number, prompt in enumerate(prompts))
     running: deque[Sequence] = deque()

@@ -1,9 +1,9 @@
-"""Readers of KV events that decode like the consumers of other projects. They are written from the
-documented form of each consumer.
+"""Readers of KV events that decode like the consumers of other projects. They were written from each
+consumer's documented format.
 
-Each reader accepts and refuses the same batches as the consumer that it is named after, and stores the
-same data: which hashes a worker has in which medium, and which tokens lead to each hash. The readers
-contain no code of the consumers.
+Each reader accepts and refuses the same batches as the consumer after which it is named. It stores the
+same data: the hashes that a worker has in each medium, and the tokens of each hash. The readers contain
+no code of the consumers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgpack
 
 
 class RefusedError(Exception):
-    """The consumer would refuse this batch."""
+    """The consumer would refuse this batch of events."""
 
 
 def require(condition: bool, what: str) -> None:
@@ -24,7 +24,7 @@ def require(condition: bool, what: str) -> None:
 
 
 def unpack(batch: bytes) -> list[Any]:
-    """Decodes a batch, which is an array of the time, the events and the rank."""
+    """Decodes a batch, which is an array of the time, the events and the rank of the worker."""
     value = msgpack.unpackb(batch, raw=False, strict_map_key=True)
     require(isinstance(value, list) and len(value) == 3, "a batch is an array of three")
     require(isinstance(value[0], float), "the time is a float")
@@ -32,7 +32,7 @@ def unpack(batch: bytes) -> list[Any]:
     return list(value)
 
 
-#: vLLM's fields in its order, with their types. The first eight are always present.
+#: The fields of vLLM's events in their order, with their types. The first eight are always present.
 VLLM: Final[dict[str, tuple[type, ...]]] = {
     "type": (str,),
     "block_hashes": (list,),
@@ -51,7 +51,7 @@ VLLM: Final[dict[str, tuple[type, ...]]] = {
     "session_id": (str,),
     "lookahead_token_ids": (list,),
 }
-#: SGLang's fields. The first six are always present.
+#: The fields of SGLang's events, with their types. The first six are always present.
 SGLANG: Final[dict[str, tuple[type, ...]]] = {
     **{key: VLLM[key] for key in list(VLLM)[:7]},
     "cache_salt": (str,),
@@ -61,7 +61,7 @@ SGLANG: Final[dict[str, tuple[type, ...]]] = {
 
 
 def as_map(event: Any, fields: dict[str, tuple[type, ...]], always: int) -> dict[str, Any]:
-    """Returns an event in the form of a map, checked against the fields of its engine."""
+    """Returns an event as a map, and checks the map against the fields of its engine."""
     require(isinstance(event, dict), "an event is a map")
     if event["type"] == "BlockStored":
         names = list(fields)
@@ -85,12 +85,12 @@ def as_map(event: Any, fields: dict[str, tuple[type, ...]], always: int) -> dict
     return dict(event)
 
 
-#: The fields of the positional form.
+#: The order of the fields if an event is an array.
 POSITIONS: Final = ["type", *list(VLLM)[1:8], "extra_keys", "group_idx", "kv_cache_spec_kind", "window"]
 
 
 def as_positions(event: Any) -> dict[str, Any]:
-    """Returns an event in the form of an array."""
+    """Returns an event as an array."""
     require(isinstance(event, list), "an event is an array")
     if event[0] == "BlockStored":
         require(len(event) in {7, 12}, "fields of a stored event")
@@ -104,10 +104,10 @@ def as_positions(event: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Index:
-    """The contents of a worker: hashes by medium, and the tokens that lead to each hash."""
+    """The blocks of a worker, as a consumer knows them."""
 
     held: dict[str, set[Any]] = dataclasses.field(default_factory=dict)
-    #: By hash: its parent hash, and its tokens.
+    #: For each hash, the hash of its parent block and the tokens of its block.
     chains: dict[Any, tuple[Any, tuple[int, ...]]] = dataclasses.field(default_factory=dict)
     last: int | None = None
 
@@ -136,8 +136,8 @@ class Index:
         self.chains.clear()
 
     def prompts(self) -> dict[str, set[tuple[int, ...]]]:
-        """Returns for each medium the prompts that can be found in it. All tokens of such a prompt are
-        in that medium or in a faster one.
+        """Returns the prompts that can be found, by the medium of their last block. Every block of such
+        a prompt is in some medium.
         """
         everywhere = set().union(*self.held.values()) if self.held else set()
         found: dict[str, set[tuple[int, ...]]] = {}
@@ -186,11 +186,11 @@ class Sglang(Vllm):
 
 
 class Dynamo(Vllm):
-    """A subscriber that decodes like Dynamo's standalone indexer. It reads maps or arrays, and only
-    numbers as hashes. It requires a single block size, full attention, and media from its own list.
+    """A subscriber that decodes like Dynamo's standalone indexer.
 
-    It drops a batch that it cannot read as a whole, and a batch with a lower number than the previous
-    one.
+    It reads maps or arrays, and only numbers as hashes. It requires a single block size, full
+    attention, and media from its own list. It drops a batch that it cannot read as a whole, and a batch
+    with a lower number than the previous one.
     """
 
     TIERS: Final = {
@@ -230,11 +230,13 @@ class Dynamo(Vllm):
 
 
 class LlmD(Vllm):
-    """A subscriber that decodes like llm-d's router: maps or arrays, with any form of hash. The router
-    computes its own keys from tokens, and uses the engine's hashes only as names of these keys.
+    """A subscriber that decodes like llm-d's router. It reads maps or arrays, with any form of hash.
+    The router computes keys of its own from the tokens, and uses the engine's hashes only to find
+    these keys.
     """
 
-    #: Weights of media, compared in lower case. An unknown medium counts as the device.
+    #: Weight of each medium in a worker's score; names are in lower case. A block in another medium has
+    #: the weight of the device.
     WEIGHTS: Final = {"gpu": 1.0, "cpu": 0.8}
 
     def __init__(self, topic: bytes) -> None:
@@ -260,8 +262,8 @@ class LlmD(Vllm):
 
     @staticmethod
     def number(block_hash: Any) -> int | None:
-        """Returns the number of a hash. Only the last eight bytes are used. The number 0 means that
-        there is no parent.
+        """Returns the number that the consumer uses for a hash: its last eight bytes. 0 means that a
+        block has no parent.
         """
         if isinstance(block_hash, bytes):
             return int.from_bytes(block_hash[-8:], "big")
@@ -269,8 +271,8 @@ class LlmD(Vllm):
 
 
 class AiBrix(Vllm):
-    """A subscriber that decodes like AIBrix: only arrays, with at least five items. The time has to be
-    a float and the rank a number.
+    """A subscriber that decodes like AIBrix. It reads only arrays, with at least five items. The time
+    has to be a float and the rank a number.
     """
 
     def take(self, number: int, batch: bytes) -> None:
@@ -290,7 +292,7 @@ class AiBrix(Vllm):
 
     @staticmethod
     def number(block_hash: Any) -> int:
-        """Returns the number of a hash. Only the first eight bytes are used."""
+        """Returns the number that the consumer uses for a hash: its first eight bytes."""
         if isinstance(block_hash, bytes):
             return int.from_bytes(block_hash[:8], "big")
         require(-(1 << 63) <= block_hash < 1 << 64, "a number of 64 bits")

@@ -1,5 +1,5 @@
-"""In random histories, every consumer gets the contents of the pool, in each event format that it
-accepts.
+"""Random requests run on a manager with a publisher. Every consumer must get the contents of the pool,
+in each event format that it accepts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ READERS: list[tuple[str, Form, Callable[[], Any]]] = [
 
 
 class Collected:
-    """A sink that stores its batches immediately."""
+    """A sink that only collects the batches that it gets."""
 
     replay_batches, replay_bytes = 100, 1 << 20
 
@@ -67,9 +67,7 @@ class Collected:
 
 
 class History:
-    """Random requests over a manager. For each cached block, the test records the prompts that contain
-    it.
-    """
+    """A random sequence of calls on a manager."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -82,7 +80,7 @@ class History:
         choice = self.random.random()
         manager = self.manager
         if choice < 0.45:
-            # Prompts that often share prefixes: they are short, and their tokens are 0 or 1.
+            # The prompts are short, and their tokens are 0 or 1, so they often share prefixes.
             prompt = [self.random.randrange(2) for _ in range(self.random.randrange(1, 30))]
             try:
                 manager.admit(self.next, prompt)
@@ -142,7 +140,7 @@ def test_every_reader_agrees_with_the_others_and_with_the_snapshot(seed: int) ->
         prompts = {name: [sorted(one) for one in by_medium(reader)] for name, reader in readers.items()}
         first = prompts["vllm"]
         assert all(one == first for one in prompts.values()), turn
-        # A lookup of each prompt finds all of it on the device.
+        # A lookup finds all of a prompt if all its blocks are on the device.
         for prompt in first[0]:
             hits = history.manager.probe([*prompt, 7])
             assert hits.cached_blocks * BLOCK >= (len(prompt) if only_device(first, prompt) else 0)
@@ -154,7 +152,9 @@ def test_every_reader_agrees_with_the_others_and_with_the_snapshot(seed: int) ->
 
 
 def by_medium(reader: Any) -> list[set[tuple[int, ...]]]:
-    """Returns the prompts on the device, and those in host memory."""
+    """Divides the prompts that a reader knows into those whose last block is on the device, and the
+    others.
+    """
     found: list[set[tuple[int, ...]]] = [set(), set()]
     for medium, prompts in reader.prompts().items():
         found[medium.lower() not in {"gpu", "device"}] |= prompts
@@ -162,7 +162,7 @@ def by_medium(reader: Any) -> list[set[tuple[int, ...]]]:
 
 
 def only_device(prompts: list[list[tuple[int, ...]]], prompt: tuple[int, ...]) -> bool:
-    """Returns whether the device contains all earlier blocks of a prompt, too."""
+    """Returns whether all earlier blocks of a prompt are on the device, too."""
     return all(prompt[: at * BLOCK] in prompts[0] for at in range(1, len(prompt) // BLOCK + 1))
 
 
@@ -273,8 +273,7 @@ def test_a_function_that_raises_gets_everything_again(caplog: pytest.LogCaptureF
     called.acquire()
     manager.admit("a", list(range(8)))
     manager.commit("a", 8)
-    # The other thread may not have noticed the failure yet. In that case it notices it in one of the
-    # next turns.
+    # The other thread may notice the failure only in one of its next turns.
     while len(heard) < 2 or b"BlockStored" not in heard[-1]:
         publisher.flush()
     assert b"AllBlocksCleared" in heard[0]

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 BLOCK = 4
 END = b"\xff" * 8
-#: Milliseconds that a socket waits, so that a test that hangs ends.
+#: Largest number of milliseconds that a socket waits, so that a test that hangs ends.
 PATIENCE = 30_000
 
 
 class Client:
-    """A context, and the sockets that a test has opened in it."""
+    """A ZeroMQ context, and the sockets that a test has opened in it."""
 
     def __init__(self) -> None:
         self.context = zmq.Context()
@@ -59,10 +59,10 @@ def connected(context: Client, kind: int, endpoint: str | None) -> Any:
 
 
 def subscribed(context: Client, sink: ZmqSink, publisher: Publisher, topic: bytes = b"") -> Any:
-    """Returns a subscriber that the publisher has accepted: the subscriber has received a batch."""
+    """Returns a subscriber that has received a batch, so the publisher knows its subscription."""
     socket = connected(context, zmq.SUB, sink.endpoint)
     socket.subscribe(topic)
-    # A subscription takes a moment to arrive: this waits until a heartbeat comes through.
+    # A subscription takes a moment to arrive. Publish heartbeats until one of them is received.
     while not socket.poll(20):
         publisher.flush()
     return socket
@@ -78,7 +78,7 @@ def fill(manager: kvpool.CacheManager, request: int, blocks: int = 2) -> None:
 
 
 def replayed(publisher: Publisher, socket: Any, request: list[bytes]) -> list[list[bytes]]:
-    """Returns the replies to a replay request, up to the final one."""
+    """Requests a replay. Returns all replies up to the last one."""
     socket.send_multipart(request)
     answers: list[list[bytes]] = []
     while not answers or END not in answers[-1]:
@@ -119,7 +119,7 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
         numbers = [struct.unpack(">Q", answer[-2])[0] for answer in answers[:-1]]
         assert numbers[:71] == list(range(last - 70, last + 1))
         assert all(answer[:-2] == [*head, b""] for answer in answers[:-1])
-        # Request everything from the start. The first number in the answer shows that no older batch
+        # Request all batches from number 0. The number in the first answer shows that no older batch
         # exists.
         answers = replayed(publisher, socket, [*head, bytes(8)])
         assert struct.unpack(">Q", answers[0][-2])[0] == 1 << 20
@@ -130,9 +130,9 @@ def test_a_replay_is_answered_in_the_form_in_which_it_was_asked_for(context: Cli
 
 
 def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches(context: Client) -> None:
-    # The replay is sent in small parts, because the interpreter is held during each part. The replay
-    # ends at the last batch that existed at the time of the request. The publisher keeps all batches
-    # before the request, whatever their number.
+    # A replay is sent in small parts, because other Python threads wait during each part. It ends at
+    # the last batch that existed at the time of the request. All batches before the request are
+    # available, whatever their number.
     manager, sink = kvpool.CacheManager(64, block_size=BLOCK), local(replay_batches=1 << 20)
     with publisher_of(manager, sink) as publisher:
         for _ in range(100):
@@ -149,8 +149,8 @@ def test_a_replay_is_sent_in_parts_and_ends_though_there_are_always_more_batches
         assert until <= (publisher.snapshot().cut or 0)
         answers: list[list[bytes]] = []
         while not answers or END not in answers[-1]:
-            # The publisher sends a part only after the previous part was sent. On a busy machine, a
-            # flush may have nothing to do until then.
+            # The next part is sent only when the previous part has left the socket. On a busy machine,
+            # a flush may have nothing to do until then.
             turns += publisher.flush()
             if socket.poll(1):
                 answers.append(socket.recv_multipart())
@@ -184,7 +184,7 @@ def test_requests_that_are_none_are_counted_and_do_no_harm(
     with publisher_of(manager, sink) as publisher:
         socket = connected(context, zmq.DEALER, sink.replay_endpoint)
         if request_frames == [b"snapshot"]:
-            # Any eight bytes are a number. This one is far beyond the last batch.
+            # Any eight bytes are a valid batch number. This number is far beyond the last batch.
             assert replayed(publisher, socket, request_frames)[-1] == [b"", END, b""]
             assert sink.refused == 0
             return

@@ -1,4 +1,6 @@
-"""The sockets have limits for all peers together: waiting bytes, connections, requests, and time."""
+"""The publisher's sockets have limits for all peers together: waiting bytes, connections, requests, and
+time.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,12 @@ zmq = pytest.importorskip("zmq")
 __all__ = ["context"]
 
 BLOCKS = 2000
-#: Bytes of one part of a replay.
+#: Number of bytes that the publisher sends at once in a replay.
 PART = 64 << 10
 
 
 def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batches: int) -> None:
-    """Publishes a number of batches of about 30 KiB each."""
+    """Publishes a number of batches of about 30 KiB, so that the publisher keeps them for replays."""
     for request in range(batches):
         fill(manager, request, BLOCKS)
         publisher.flush()
@@ -35,7 +37,7 @@ def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batch
 
 
 def deaf(context: Client, kind: int, endpoint: str | None) -> Any:
-    """Returns a socket that receives almost no data from the network until it is read."""
+    """Returns a socket with small buffers, which accepts almost no data until the test reads from it."""
     made = context.context.socket(kind)
     context.sockets.append(made)
     made.rcvhwm, made.linger = 1, 0
@@ -88,7 +90,8 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
     manager = kvpool.CacheManager(4 * BLOCKS + 1, block_size=4)
     sink = local()
     with publisher_of(manager, sink, heartbeat=60.0) as publisher:
-        # Each batch is larger than all buffers between publisher and subscriber.
+        # Each batch is larger than all buffers between publisher and subscriber, so each one has to
+        # wait.
         for request in range(20):
             fill(manager, request, 4 * BLOCKS)
             publisher.flush()
@@ -101,7 +104,8 @@ def test_a_consumer_that_takes_nothing_loses_its_replay_after_the_patience(conte
         while not replays.asked:
             publisher.flush()
         (asked,) = replays.asked.values()
-        # The loop ends when a part of the replay is not sent any more.
+        # Continue until the publisher cannot send further parts of the replay, because the buffers are
+        # full.
         stuck = 0
         while stuck < 100:
             publisher.flush()
@@ -121,7 +125,7 @@ def test_unread_live_batches_have_a_bound_and_readers_get_everything_again(conte
         for _ in range(8):
             deaf(context, zmq.SUB, sink.endpoint)
         most = lost = request = 0
-        # The kernel buffers some bytes, and their number is unknown.
+        # Continue until a batch is dropped. The number of bytes that the kernel buffers is unknown.
         while not lost:
             fill(manager, request, 4 * BLOCKS)
             publisher.flush()
@@ -132,7 +136,7 @@ def test_unread_live_batches_have_a_bound_and_readers_get_everything_again(conte
         assert most <= bound
         for one in context.sockets:
             one.close(0)
-        # The endpoint remains the same, and a new reader gets all contents.
+        # The publisher still uses the same endpoint, and a new reader gets all contents.
         fill(manager, request, 2)
         live = connected(context, zmq.SUB, sink.endpoint)
         live.subscribe(b"")

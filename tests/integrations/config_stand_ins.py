@@ -1,5 +1,5 @@
-"""Stand-ins for vLLM's configuration: dataclasses with the names of its classes and of some of its
-fields.
+"""Stand-ins for vLLM's configuration. They are dataclasses with the names of vLLM's classes and of some
+of their fields.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclasses.dataclass
 class HfConfig:
-    """Stands in for a configuration of transformers."""
+    """Stands in for a model configuration of transformers."""
 
     model_type = "llama"
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)

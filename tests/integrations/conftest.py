@@ -1,4 +1,4 @@
-"""Fixtures that several test files of this folder use."""
+"""Fixtures that several test files in this folder use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def storage() -> Iterator[Any]:
-    """Yields kvpool's class that derives from SGLang's, over stand-ins of SGLang."""
+    """Yields kvpool's storage back end for SGLang, over stand-ins of SGLang's modules."""
     with hicache_stand_ins.loaded() as found:
         yield found

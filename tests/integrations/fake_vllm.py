@@ -1,9 +1,9 @@
-"""A minimal stand-in for the vLLM names that the plug-in imports, for tests that run without vLLM.
+"""A minimal stand-in for the parts of vLLM that the plug-in imports, for tests that run without vLLM.
 
 Parts that the plug-in calls are implemented: keys, extra keys, hash functions, requests, blocks.
 Classes that the plug-in only replaces or derives from are empty. The stand-in was written from the
-description of vLLM's interfaces. vLLM's own tests check its behaviour: ``make vllm-conformance`` runs
-them with the plug-in in a real vLLM.
+description of vLLM's interfaces. ``make vllm-conformance`` runs vLLM's own tests with the plug-in in a
+real vLLM.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MODULES = (
     "vllm.v1.engine.core",
     "vllm.v1.request",
 )
-#: Modules of the plug-in that bind vLLM's names when they are imported.
+#: Modules of the plug-in that import names from vLLM.
 BOUND = ("pool", "events", "views", "hashing", "lookup", "manager", "install", "shadow", "publisher")
 
 
 @dataclasses.dataclass
 class BlockStored:
-    """Stands in for vLLM's class, without the fields that no test reads."""
+    """Stands in for vLLM's event, without the fields that no test reads."""
 
     block_hashes: list[Any]
     parent_block_hash: Any
@@ -69,8 +69,6 @@ class BlockStored:
 
 @dataclasses.dataclass
 class BlockRemoved:
-    """Stands in for vLLM's class."""
-
     block_hashes: list[Any]
     medium: str | None
     group_idx: int | None = None
@@ -78,12 +76,12 @@ class BlockRemoved:
 
 @dataclasses.dataclass
 class AllBlocksCleared:
-    """Stands in for vLLM's class."""
+    """Stands in for vLLM's event after which no block is cached."""
 
 
 @dataclasses.dataclass(eq=False)
 class LooseBlock:
-    """A block that belongs to no pool of kvpool. It has its own reference count and hash."""
+    """A block outside of kvpool's pools, with its own reference count and hash."""
 
     block_id: int
     ref_cnt: int = 0
@@ -93,17 +91,15 @@ class LooseBlock:
     block_hash_num_tokens: int | None = None
 
     def set_block_hash(self, block_hash: bytes, num_tokens: int | None = None) -> None:
-        """Sets the hash of the block, like vLLM's method."""
         assert self.block_hash is None
         self.block_hash, self.block_hash_num_tokens = block_hash, num_tokens
 
     def reset_hash(self) -> None:
-        """Removes the hash of the block, like vLLM's method."""
         self.block_hash = self.block_hash_num_tokens = None
 
 
 class RequestStatus(enum.IntEnum):
-    """Stands in for those states of vLLM's requests that the tests need."""
+    """Stands in for the enum of vLLM's request states, with the states that the tests need."""
 
     WAITING = 0
     RUNNING = 1
@@ -131,12 +127,11 @@ class Request:
 
     @property
     def all_token_ids(self) -> Sequence[Any]:
-        """Returns the tokens. Like vLLM's property, it does not return the list itself."""
+        """Returns the tokens of the request as a new list, like vLLM's property."""
         return tuple(self._all_token_ids)
 
     @property
     def num_tokens(self) -> int:
-        """Returns the number of tokens, like vLLM's property."""
         return len(self._all_token_ids)
 
 
@@ -150,7 +145,9 @@ class Lora:
 
 
 class Coarse:
-    """Digests of larger blocks. The digest of a larger block is every ``scale``-th digest of a request."""
+    """The hashes of larger blocks. Each is the hash of the last of the ``scale`` small blocks that it
+    covers.
+    """
 
     def __init__(self, hashes: Sequence[bytes], scale: int) -> None:
         self.hashes, self.scale = hashes, scale
@@ -163,15 +160,15 @@ class Coarse:
 
 
 def resolve_block_hashes(hashes: Any, hash_block_size: int, block_size: int, **_more: Any) -> Any:
-    """Returns the hashes for this block size, like vLLM's function."""
+    """Returns the request's hashes for blocks of this size, like vLLM's function."""
     return hashes if block_size == hash_block_size else Coarse(hashes, block_size // hash_block_size)
 
 
 def generate_block_hash_extra_keys(
     request: Any, start: int, end: int, item: int
 ) -> tuple[tuple[Any, ...] | None, int]:
-    """Returns vLLM's extra keys: adapter, images (identifier, first token, number of tokens), salt,
-    embeddings.
+    """Returns the extra keys of a block like vLLM: adapter, images (identifier, first token, number of
+    tokens), salt, embeddings.
     """
     keys: list[tuple[Any, ...]] = []
     if request.lora_request:
@@ -249,8 +246,8 @@ def _managers() -> dict[str, Any]:
 
 
 def _contents() -> dict[str, dict[str, Any]]:
-    """Returns the contents of the modules. Each call creates new objects, so a test cannot change them
-    for the next test.
+    """Returns the names that each stand-in module defines. Each call makes new objects, so a test
+    cannot change those of the next test.
     """
     utils = _utils()
     pool = type("BlockPool", (_Stock,), {})
@@ -316,8 +313,8 @@ def fake_vllm() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def freeing(base: type, request: Any) -> Iterator[type]:
-    """Replaces vLLM's KV-cache manager with ``base``, extended by vLLM's two ways to free a request,
-    and ``Request`` with ``request``.
+    """Replaces vLLM's ``Request`` with ``request``. Replaces its KV-cache manager with ``base`` and
+    vLLM's two ways to free a request.
     """
 
     class KVCacheManager(base):  # type: ignore[misc]
@@ -340,5 +337,5 @@ def freeing(base: type, request: Any) -> Iterator[type]:
 
 
 def part(name: str) -> Any:
-    """Imports a module of the plug-in over the stand-in."""
+    """Imports a module of the plug-in, which then uses the stand-in for vLLM."""
     return importlib.import_module(f"{plugin.__name__}.{name}")

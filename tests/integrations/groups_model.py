@@ -1,8 +1,8 @@
-"""vLLM's managers, one per KV-cache group, in plain Python over kvpool's pool. Tests compare
-``VllmGroups`` with them.
+"""A model of vLLM's managers, one per KV-cache group, in plain Python over kvpool's pool. Tests compare
+``VllmGroups`` with it.
 
-The model was written from the description of vLLM's managers. It is slow and simple on purpose: a mask
-records block by block what is cached.
+The model was written from the description of vLLM's managers. It is slow and simple on purpose: it
+looks up every block of a prompt, and then searches the list of results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_LEN = 40
 
 
 class Result:
-    """Stands in for vLLM's ``KVCacheBlocks``, which lookups return."""
+    """Stands in for vLLM's ``KVCacheBlocks``, the class of the results of lookups."""
 
     def __init__(self, blocks: tuple[Any, ...]) -> None:
         self.blocks = blocks
@@ -43,7 +43,7 @@ def ids(blocks: Any) -> list[int]:
 
 
 def num_idle(blocks: list[Any]) -> int:
-    """Returns the number of blocks without references."""
+    """Returns how many of these blocks have no references."""
     return len([block for block in blocks if block.ref_cnt == 0 and not block.is_null])
 
 
@@ -56,8 +56,8 @@ def down(tokens: int, size: int) -> int:
 
 
 class Manager:
-    """The common behaviour of vLLM's managers of one group. This class is also the manager of windows,
-    of chunks, and of states that are not aligned to blocks.
+    """The manager of one group of windows, of chunks, or of states that are not aligned to blocks. It
+    is also the base class of the others.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Manager:
 
     @property
     def need(self) -> int:
-        """Returns the number of window blocks that a hit needs, plus one if the end of the hit is
-        computed again.
+        """Returns the number of a window's blocks that a hit needs, plus one if the last block of a hit
+        is computed again.
         """
         return up(self.reads - 1, self.block_size) + self.drops
 
     def skipped(self, computed: int) -> int:
-        """Returns the number of leading tokens that the next token does not read."""
+        """Returns the number of leading tokens that the next token does not read in this group."""
         if self.kind == "sliding":
             return max(0, computed - self.reads + 1 - self.retained)
         if self.kind == "chunked":
@@ -131,8 +131,8 @@ class Manager:
         return new
 
     def final(self, tokens: int) -> int:
-        """Returns the number of tokens to cache: all up to the point where a hit can end. If the last
-        block of a hit is computed again, this is one block more.
+        """Returns how many of the tokens to cache: all tokens up to the last position at which a hit
+        can end. If the last block of a hit is computed again, one more block is cached.
         """
         settled = max(0, tokens - self.stock.recomputed)
         if len(self.stock.managers) == 1:
@@ -143,7 +143,7 @@ class Manager:
         return min(settled, down(settled, self.stock.alignment) + self.block_size)
 
     def keeps(self, at: int, request: Request) -> bool:
-        """Returns whether a hit that ends at a boundary reads this block."""
+        """Returns whether any hit that ends at a retained position reads this block."""
         interval, alignment, size = self.stock.retention_interval, self.stock.alignment, self.block_size
         if self.kind in ("full", "chunked") or (self.kind == "state" and interval is None):
             return True
@@ -177,7 +177,7 @@ class Manager:
         self.num_cached.pop(name, None)
 
     def find(self, hashes: list[bytes], most: int, *, drops: bool) -> int:
-        """Returns the length of this group's longest hit of at most ``most`` tokens."""
+        """Returns the number of tokens of this group's longest hit, of at most ``most`` tokens."""
         size, alignment = self.block_size, self.stock.alignment
         there = [
             self.at(hashes, at) is not None for at in range(min(most // size, len(hashes) * UNIT // size))
@@ -197,8 +197,8 @@ class Manager:
                 return after * size
         if self.kind == "state":
             return 0
-        # At the start of the prompt, a hit needs fewer blocks than a whole window, because there are no
-        # earlier tokens.
+        # Near the start of the prompt, a hit needs fewer blocks than a whole window, because there are
+        # no earlier tokens.
         runs = [
             end
             for end in range(1, len(there) + 1)
@@ -212,10 +212,10 @@ class Manager:
         return found[0] if found else None
 
     def table_of(self, hashes: list[bytes], length: int, *, dropped: bool = False) -> list[Any]:
-        """Returns the blocks of a hit, with null blocks before the part that is read.
+        """Returns the table of a hit. Null blocks replace the blocks that the next token does not read.
 
-        A window of one token reads no block. vLLM's search still returns one block, unless that is the
-        block that it drops.
+        A window of one token reads no block. vLLM's search still returns one block, unless that block
+        has to be computed again.
         """
         first = self.skipped(length) // self.block_size
         if self.kind == "sliding":
@@ -254,7 +254,7 @@ class Manager:
 
 
 class AlignedStates(Manager):
-    """vLLM's manager of Mamba states in the mode ``align``, without checkpoints inside of chunks."""
+    """The manager of Mamba states in vLLM's mode ``align``, without checkpoints inside of chunks."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -297,7 +297,7 @@ class AlignedStates(Manager):
                 self.last[name] = before - 1
             table += [self.null] * (end - 1 - before)
             if name in self.allocated:
-                # The blocks of draft tokens follow the block of the state.
+                # The blocks of draft tokens come after the block of the state.
                 for at in range(before - self.drafts, min(before, end - 1)):
                     table.append(table[at])
                     table[at] = self.null
@@ -310,13 +310,13 @@ class AlignedStates(Manager):
         known = self.num_cached.get(name, 0)
         super().cache_blocks(request, tokens)
         table = self.tables.get(name, [])
-        # The last state that a request with the same prompt can use. The tokens that such a request
-        # computes again are subtracted.
+        # This is the end of the last state that a request with the same prompt can use. It excludes
+        # tokens that such a request computes again.
         end = request.num_prompt_tokens if self.stock.dropping else request.num_prompt_tokens - 1
         end = max(0, down(end, UNIT) - UNIT * self.stock.dropping)
         at = up(final, self.block_size) - 1
         if final and final == end and at < len(table) and not table[at].is_null:
-            # Report the block again until another state follows it.
+            # Report the state's block again as cached in this step, until another state follows it.
             self.this_step.add(self._cache_partial_tail_block(request, final))
         for block in table[known : self.num_cached.get(name, 0)]:
             if block.block_hash:
@@ -328,8 +328,8 @@ class AlignedStates(Manager):
     def _cache_partial_tail_block(
         self, request: Request, tokens: int, retention_interval: Any = None
     ) -> bytes:
-        """Caches the state after this number of tokens, if retention has not cached it. In these tests
-        the number is always the end of a block.
+        """Caches the state after this number of tokens, unless it is already cached. In these tests the
+        number is always the end of a block.
         """
         block = self.tables[request.request_id][tokens // self.block_size - 1]
         key: bytes = request.block_hashes[tokens // UNIT - 1] + self.number.to_bytes(4, "big")

@@ -1,8 +1,8 @@
-"""Implements vLLM's manager of several KV-cache groups in plain Python over kvpool's pool. Tests
+"""A model of vLLM's manager of several KV-cache groups, in plain Python over kvpool's pool. Tests
 compare ``VllmGroups`` with it.
 
 The model was written from the description of vLLM's manager. It is slow and simple on purpose: a lookup
-tries one family of groups after the other, until none shortens the hit.
+tries the groups one after the other, and repeats this until no group shortens the hit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class Stock:
-    """vLLM's ``KVCacheManager`` and its coordinator, over groups with a kind, a block size and a reach."""
+    """vLLM's ``KVCacheManager`` and its coordinator. Each group has a kind, a block size, and a number
+    of tokens that it reads.
+    """
 
     def __init__(
         self,
@@ -35,7 +37,8 @@ class Stock:
         self.watermark, self.recomputed = watermark, recomputed
         self.empty = Result(tuple(() for _ in groups))
         self.alignment = math.lcm(*(size for _, size, *_ in groups))
-        #: Number of tokens between the boundaries of windows and states. The name is vLLM's.
+        #: Number of tokens between the positions whose windows and states stay cached. The name is
+        #: vLLM's.
         self.retention_interval = None if segments is None else segments * self.alignment
         self.dropping = dropping
         self.managers: list[Manager] = []
@@ -45,7 +48,7 @@ class Stock:
             self.managers.append(make(self, number, name, size, reads, retained))
         for manager in self.managers:
             manager.drops = dropping and manager.kind in ("full", "sliding")
-        # Full attention comes first. Groups of the same kind are looked up together.
+        # Groups of the same kind are looked up together. The group of full attention comes first.
         self.families: list[list[Manager]] = []
         for manager in sorted(self.managers, key=lambda one: one.kind != "full"):
             of = (manager.kind, manager.block_size, manager.reads, manager.retained)
@@ -59,8 +62,8 @@ class Stock:
         self.passed_on = 0
 
     def boundaries(self, request: Request, manager: Manager) -> list[int]:
-        """Returns the positions where hits of later requests can end: the end of the prompt, and the
-        position where this prompt diverged from a cached one.
+        """Returns the positions at which hits of later requests can end: the end of the prompt, and the
+        position at which this prompt diverged from a cached prompt.
         """
         prompt, junction = request.num_prompt_tokens, request.shared_prefix_boundary
         if self.dropping:
@@ -105,7 +108,7 @@ class Stock:
         full = min(request.num_tokens, MAX_LEN)
         if whole and need(full, full, whole=True) > self.pool.num_free:
             return None
-        # States have no slots for lookahead tokens.
+        # Draft tokens (lookahead) need slots in other groups, but not in states.
         main = total + new
         slots = min(main + lookahead, MAX_LEN)
         for manager in self.managers:
@@ -136,9 +139,9 @@ class Stock:
             manager.this_step.clear()
 
     def find(self, hashes: list[bytes], limit: int) -> tuple[int, int, list[list[int]]]:
-        """Looks up a request like vLLM: families of groups shorten the length in turn, until none
-        shortens it further. Returns the number of tokens, the longest hit of one family, and the
-        blocks.
+        """Looks up a request like vLLM. Groups of one kind form a family. The families shorten the hit
+        in turn, until none shortens it further. Returns the number of tokens, the longest hit of one
+        family, and the blocks of each group.
         """
         length, longest = limit, 0
         full: dict[int, int] = {}
@@ -154,8 +157,7 @@ class Stock:
                 drops = any(one.drops for one in family) and at not in proven
                 margin = 0 if alone or not drops else family[0].block_size
                 most = min(length + margin, len(hashes) * UNIT)
-                # A block is a hit only if all groups of the family have it. So the group with the
-                # fewest blocks determines the length.
+                # A block is a hit only if all groups of the family have it.
                 found = self._together(family, hashes, most, drops=drops)
                 if drops:
                     proven.add(at)
@@ -177,7 +179,7 @@ class Stock:
 
     def _together(self, family: list[Manager], hashes: list[bytes], most: int, *, drops: bool) -> int:
         class All(type(family[0])):  # type: ignore[misc]
-            """Stands in for a group that has exactly the blocks that all groups of the family have."""
+            """A group that has only those blocks that all groups of the family have."""
 
             def __init__(self) -> None:
                 self.__dict__.update(vars(family[0]))

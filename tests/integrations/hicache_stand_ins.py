@@ -1,4 +1,4 @@
-"""Stand-ins for the SGLang classes that ``kvpool.integrations.sglang`` derives from, receives or
+"""Stand-ins for the classes of SGLang that ``kvpool.integrations.sglang`` derives from, receives or
 returns.
 """
 
@@ -134,8 +134,8 @@ class StorageMetrics:
 
 
 class HostPool:
-    """The common part of the host pools. A pool has whole pages of a tensor, in one of SGLang's
-    layouts.
+    """The base class of the host pools. A pool is a tensor that consists of whole pages, in one of
+    SGLang's layouts.
 
     The dimensions of ``lead`` (keys and values) come before the dimension of pages. The dimensions of
     ``inner`` come after those of tokens and layers.
@@ -202,7 +202,7 @@ class HostPool:
 
 
 class MhaPool(HostPool):
-    """Host pool of keys and values, each in one half of the memory."""
+    """A host pool of keys and values. Each of the two has one half of the memory."""
 
     def __init__(
         self, layout: str = "page_first", pages: int = 8, page_size: int = 4, heads: int = 2
@@ -212,7 +212,7 @@ class MhaPool(HostPool):
 
 
 class MlaPool(HostPool):
-    """Host pool of latents."""
+    """A host pool of the latents of MLA."""
 
     def __init__(self, layout: str = "page_first", pages: int = 8, page_size: int = 4) -> None:
         self.kv_cache_dim = 72
@@ -220,8 +220,8 @@ class MlaPool(HostPool):
 
 
 class StatePool:
-    """Host pool of recurrent states. A page is one state. Its pieces have two dtypes, each in separate
-    memory.
+    """A host pool of recurrent states. A page is one state. Its pieces have two dtypes, each in
+    separate memory.
     """
 
     storage_format_tag = None
@@ -249,7 +249,7 @@ class StatePool:
 
 
 class LogicalPool:
-    """Host pool that only counts pages. The bytes of the pages are in other pools."""
+    """A host pool that only counts pages. Other pools contain the bytes of these pages."""
 
     layout, dtype, device, kv_buffer, layer_num = "layer_first", torch.uint8, "cpu", None, 0
 
@@ -266,7 +266,7 @@ class LogicalPool:
 
 
 def stand_ins() -> dict[str, dict[str, Any]]:
-    """Returns the stand-ins for SGLang's modules with their contents."""
+    """Returns the names that each stand-in module of SGLang defines."""
 
     def get_server_args() -> Any:
         raise ValueError("not in a server")
@@ -284,7 +284,9 @@ def stand_ins() -> dict[str, dict[str, Any]]:
 
 @contextlib.contextmanager
 def loaded() -> Iterator[Any]:
-    """Yields the class that derives from SGLang's, over the stand-ins. Removes them afterwards."""
+    """Installs the stand-ins for SGLang, and yields kvpool's storage back end over them. Removes them
+    afterwards.
+    """
     known = importlib.metadata.version
     with pytest.MonkeyPatch.context() as patch:
         for name, members in stand_ins().items():
@@ -304,8 +306,8 @@ def loaded() -> Iterator[Any]:
 def attach(
     storage: Any, folder: Path, pool: Any, others: dict[PoolName, Any] | None = None, **changed: Any
 ) -> Any:
-    """Attaches a storage back end as SGLang does. Arguments with the name of a configuration field set
-    that field. All others are settings of the back end.
+    """Makes a storage back end and attaches it as SGLang does. Arguments with the name of a
+    configuration field set that field. All others are settings of the back end.
     """
     fields = {field.name for field in dataclasses.fields(Config)}
     extra = {
@@ -330,7 +332,7 @@ def key(number: int) -> str:
 
 
 def indices(pool: Any, *pages: int) -> torch.Tensor:
-    """Returns the indices of these pages' tokens, as SGLang passes them."""
+    """Returns the indices of all tokens of these pages, as SGLang passes them."""
     return torch.cat([torch.arange(page * pool.page_size, (page + 1) * pool.page_size) for page in pages])
 
 
@@ -339,7 +341,7 @@ def content(pool: Any, page: int) -> bytes:
 
 
 def fill(pool: Any, page: int, seed: int) -> bytes:
-    """Fills a page with bytes that no other seed produces."""
+    """Fills a page with bytes that depend on the seed. Returns the bytes."""
     flat = pool.get_dummy_flat_data_page()
     held = hashlib.shake_256(str(seed).encode()).digest(flat.numel() * flat.element_size())
     words = torch.frombuffer(bytearray(held), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Stand-ins for the vLLM classes that ``kvpool.integrations.vllm.offload`` derives from, builds or
+"""Stand-ins for the classes of vLLM that ``kvpool.integrations.vllm.offload`` derives from, makes or
 returns.
 """
 
@@ -163,7 +163,9 @@ class Factory:
 
 
 class Scheduler:
-    """Stands in for vLLM's scheduler: it resets its own cache and, on request, its connector's cache."""
+    """Stands in for vLLM's scheduler. It resets its own cache and, if requested, the cache of its
+    connector.
+    """
 
     def __init__(self, manager: Any = None) -> None:
         self.manager = manager
@@ -214,7 +216,7 @@ METRICS = (
 
 
 def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, dict[str, Any]]:
-    """Returns the stand-ins for vLLM's modules with their contents."""
+    """Returns the names that each stand-in module of vLLM defines."""
     names = {name: name for name in (*METRICS, "STORES_SKIPPED")}
     return {
         "vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics": {
@@ -231,7 +233,7 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
             "OffloadingCounterMetadata": Metadata,
             "OffloadingGaugeMetadata": Metadata,
         },
-        # Each call creates new classes, because kvpool wraps their methods.
+        # Make new classes in each call, because kvpool wraps their methods.
         "vllm.v1.engine.core": {"EngineCore": type("EngineCore", (EngineCore,), dict(vars(EngineCore)))},
         "vllm.v1.core.sched.scheduler": {"Scheduler": type("Scheduler", (Scheduler,), dict(vars(Scheduler)))},
         "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler": {
@@ -269,8 +271,6 @@ def stand_ins(policies: Factory, specs: Factory, tiers: Factory) -> dict[str, di
 
 @dataclasses.dataclass
 class Vllm:
-    """The vLLM objects that the tests use."""
-
     policy: Any
     manager: Any
     spec: Any
@@ -282,7 +282,7 @@ class Vllm:
 
 @contextlib.contextmanager
 def loaded() -> Iterator[Vllm]:
-    """Yields the kvpool modules that derive from vLLM's classes, over the stand-ins. Removes them
+    """Yields kvpool's modules that derive from vLLM's classes, over the stand-ins. Removes both
     afterwards.
     """
     policies, specs, tiers = Factory(), Factory(), Factory()
@@ -311,8 +311,8 @@ def loaded() -> Iterator[Vllm]:
         del sys.modules[f"{OFFLOAD}.{name}"]
 
 
-# A prompt is a path in a tree of keys, so that requests share prefixes. The path is the key of a chunk,
-# and the depth of the path is the chunk's position.
+# A prompt is a path in a tree of chunk keys, so requests share prefixes. The key of a chunk is the path
+# to it, and the chunk's position is its depth in the tree.
 
 PATHS = st.text("ab", min_size=1, max_size=3)
 

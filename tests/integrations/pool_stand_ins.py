@@ -1,5 +1,5 @@
-"""Stand-ins for tests of the pool: pools over the stand-in for vLLM, requests for them, and a set of
-cached hashes that is computed from the pools' events.
+"""Common code for tests of vLLM's pool: pools over the stand-in for vLLM, requests for them, and the
+set of hashes that a subscriber of the pools' events would have.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from tests.integrations.fake_vllm import AllBlocksCleared, BlockRemoved, BlockStored, Request, part
 
 Events = Literal["exact", "stock"]
-#: Tokens per hash, and tokens per block of each of the two groups.
+#: Number of tokens per hash. Numbers of tokens per block of the two groups.
 UNIT = 2
 BLOCK = {0: 2, 1: 4}
 
@@ -59,7 +59,7 @@ def cached_keys(pool: Any) -> set[bytes]:
 
 
 def replay(events: list[Any], cached: set[bytes]) -> None:
-    """Applies events to the set of hashes that a subscriber assumes to be cached."""
+    """Applies events to the set of hashes that a subscriber believes to be cached."""
     for event in events:
         if isinstance(event, AllBlocksCleared):
             cached.clear()
@@ -79,7 +79,7 @@ def replay(events: list[Any], cached: set[bytes]) -> None:
 
 
 def in_words(event: Any) -> tuple[Any, ...]:
-    """Returns an event in the form in which the model describes events."""
+    """Returns an event as a tuple, in the form in which the model of the pool describes events."""
     if isinstance(event, BlockStored):
         hashes, tokens = tuple(event.block_hashes), tuple(event.token_ids)
         return ("stored", event.group_idx, event.parent_block_hash, hashes, tokens, event.block_size)
@@ -89,7 +89,7 @@ def in_words(event: Any) -> tuple[Any, ...]:
 
 
 class Metrics:
-    """A collector that records every notification."""
+    """A collector of metrics that records every notification."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, ...]] = []

@@ -1,5 +1,5 @@
 """Two small managers for tests of the shadow without vLLM. The shadow compares their results. One of
-them refuses the same calls as kvpool.
+them refuses the same calls as kvpool does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: A token id and a salt. They must not appear in any log line or file.
+#: A token id and a salt that must not appear in any line of the log or in any file.
 SECRET = 123_456_789
 SALT = "pepper"
 

@@ -1,5 +1,5 @@
-"""Canonical texts: equal settings have equal texts, different settings have different texts, and no
-text contains a memory address.
+"""Tests canonical texts of settings. Equal settings have equal texts, different settings have different
+texts, and no text contains a memory address.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Record:
 
 
 class Struct:
-    """A record like those of msgspec."""
+    """A class like the structs of msgspec."""
 
     __struct_fields__ = ("name",)
 
@@ -49,7 +49,7 @@ class Struct:
 
 
 class Described:
-    """A record like transformers' configurations."""
+    """A class like the model configurations of transformers."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -59,7 +59,7 @@ class Described:
 
 
 class Model:
-    """A record like those of pydantic."""
+    """A class like the models of pydantic."""
 
     model_fields: ClassVar = {"name": None}
 
@@ -69,7 +69,7 @@ class Model:
 
 @dataclasses.dataclass
 class Transformers(Described):
-    """A record like the configurations of transformers 5, which are dataclasses."""
+    """A class like the model configurations of transformers 5, which are dataclasses."""
 
     model_type: ClassVar = "llama"
     fields: dict[str, Any]

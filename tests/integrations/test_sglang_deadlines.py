@@ -1,5 +1,5 @@
-"""One call of SGLang has one deadline for all host pools together, because SGLang waits at most 10 s
-for its threads.
+"""A call of SGLang has one deadline for all of its host pools together, because SGLang waits at most 10
+s for its threads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Server:
     """A server of objects. While it is stopped, calls wait.
 
     Args:
-        meets: The number of calls that wait for each other.
+        meets: Number of calls that wait until all of them have started.
     """
 
     def __init__(self, meets: int = 1) -> None:
@@ -67,7 +67,9 @@ class Server:
 
 
 class Part:
-    """The objects of one host pool on a server. Calls for the record of a generation never wait."""
+    """The objects of one host pool on the server. Reads and writes of the store's generation never
+    wait.
+    """
 
     def __init__(self, server: Server, pool: str) -> None:
         self._server, self._pool = server, pool
@@ -96,7 +98,7 @@ class Part:
 
 @pytest.fixture
 def opened(storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Attaches a back end over a server. Starts the server again at the end."""
+    """Attaches a back end that uses a server. At the end, lets waiting calls continue."""
     made: list[tuple[Any, Server]] = []
 
     def over(server: Server, kinds: dict[PoolName, Any], **changed: Any) -> tuple[Any, dict[PoolName, Any]]:
@@ -121,8 +123,8 @@ def transfers(hosts: dict[PoolName, Any], page: int = 0) -> list[PoolTransfer]:
 
 
 def test_a_call_moves_pages_of_all_pools_at_a_time(opened: Any) -> None:
-    """In this test, each transfer waits until those of all other pools have started. If one pool came
-    after the other, each would take the whole deadline.
+    """Each transfer waits until the transfers of all other pools have started. If the pools were served
+    one after the other, each would take the whole deadline.
     """
     server = Server(meets=5)  # keys and values twice, and latents
     backend, hosts = opened(server, POOLS)
@@ -140,7 +142,8 @@ def test_a_stopped_server_takes_the_deadline_once_for_pools_that_are_copied(open
     assert set(server.begun) == {"kv"}, "nothing is begun after the deadline of the call"
     server.begun.clear()
     server.goes.set()
-    # While the job of the first call still uses the page, the page is a miss.
+    # Repeat the store until it succeeds. The page cannot be stored while the job of the first call
+    # still uses it.
     while backend.batch_set_v2(transfers(hosts)) != {name: [True] for name in hosts}:
         pass
     assert set(server.begun) >= {"swa", "indexer", "mamba"}
@@ -211,7 +214,7 @@ def test_the_end_has_one_deadline_for_all_pools(opened: Any) -> None:
 
 
 def test_two_calls_fit_into_the_seconds_that_sglang_waits() -> None:
-    """A write-back needs two calls, one for the sidecars and one for keys and values. SGLang waits 10 s
-    for the thread.
+    """A write-back needs two calls: one for the sidecars (additional pools), and one for keys and
+    values. SGLang waits 10 s for both.
     """
     assert 2 * Settings(root_dir="x", capacity_bytes=1).deadline < 10

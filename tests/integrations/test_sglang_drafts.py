@@ -1,5 +1,5 @@
-"""Host pools of draft models: SGLang registers them after the other pools, and they get a share of the
-storage.
+"""Tests host pools of draft models. SGLang registers them after the other pools, and they get a share
+of the storage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEYS = [key(number) for number in range(4)]
 
 @pytest.fixture
 def serve(storage: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
-    """Sets up this process like a server with this speculative algorithm."""
+    """Makes SGLang's settings in this process those of a server with this speculative algorithm."""
     import sglang.srt.runtime_context as context
 
     def published(algorithm: str | None) -> None:
@@ -97,7 +97,7 @@ def test_a_draft_has_room_for_as_many_pages(
     backend = attach(storage, tmp_path, MhaPool(page_size=64, heads=8), interface_v1=1)
     backend.register_mem_host_pool_v2(MhaPool(page_size=64, heads=2), PoolName.DRAFT)
     rooms = {name: one.capacity_bytes for name, one in backend.stats().items()}
-    # Each page has two parts, 96 KiB and 24 KiB, and each part has a header.
+    # A page has two parts in each pool, of 96 KiB and of 24 KiB, and each part has a header.
     assert rooms["kv"] / rooms["draft"] == pytest.approx(100 / 28, rel=0.1)
     backend.close()
 
@@ -162,8 +162,8 @@ def test_a_folder_that_cannot_be_used_ends_the_start_of_a_server_with_a_draft(
 def test_both_pools_of_a_replica_with_a_draft_are_in_its_folder(
     storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
 ) -> None:
-    """If a draft pool is registered late, its store is opened together with the other stores again.
-    This releases their folder and takes it again.
+    """If a draft pool is registered late, the store is opened again together with the other stores.
+    This releases and locks their folder again.
     """
     serve(None)
     first, second = (attach(storage, tmp_path, MhaPool()) for _ in range(2))
@@ -192,7 +192,9 @@ def test_stores_are_opened_at_once_without_a_draft(
 def test_stores_are_opened_at_once_if_the_draft_is_there(
     storage: Any, tmp_path: Path, serve: Callable[[str | None], None]
 ) -> None:
-    """The draft has a separate pool, or layers in the KV pool, as with multi-token prediction."""
+    """The draft model has a pool of its own, or its layers are in the KV pool, as with multi-token
+    prediction.
+    """
     serve("EAGLE")
     backend = attach(storage, tmp_path / "1", MhaPool(), {PoolName.DRAFT: MhaPool()})
     assert set(backend.stats()) == {"kv", "draft"}

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LAYOUTS = ["page_first", "page_first_direct", "page_head", "layer_first"]
-#: Layouts of latents, which have no heads.
+#: Layouts of latents. Latents have no heads, so "page_head" is not one of them.
 FLAT = [one for one in LAYOUTS if one != "page_head"]
 
 
 def damage(folder: Path, pool: str = "kv") -> int:
-    """Flips a bit of every object's payload. Returns the number of objects."""
+    """Flips a bit in the payload of every object. Returns the number of objects."""
     (slab,) = folder.rglob(f"{pool}/*.slab")
     seen = StoreFolder(slab.parent)
     places = [place for place, *_ in seen.objects(0, seen.places)]
@@ -71,7 +71,8 @@ def test_what_is_stored_is_loaded_after_a_restart(
     assert backend.batch_exists([*keys, key(4)]) == 3
     assert backend.batch_exists([key(4), *keys]) == 0
     assert (backend.exists(key(1)), backend.exists(key(4))) == (True, False)
-    # A second replica has a separate folder. The next engine is the first replica again.
+    # A second replica that runs at the same time has a separate folder. After both have ended, the next
+    # engine gets the folder of the first.
     beside = attach(storage, tmp_path, kind(layout), interface_v1=lend)
     assert beside.batch_exists(keys) == 0
     backend.close()
@@ -108,8 +109,8 @@ def test_pages_are_lent_where_they_are_one_or_two_pieces(layout: str) -> None:
 
 
 def test_memory_with_a_wrong_description_is_not_lent() -> None:
-    """Some memory has a wrong description: pieces in other memory, a page larger than its pieces, or
-    pages that move. Such pages are copied, and their memory is not lent to the store.
+    """Pages are copied, and their memory is not lent to the store, if their description is wrong:
+    pieces in other memory, a page larger than its pieces, or pages that move.
     """
     elsewhere, partly, moving, odd = (MhaPool() for _ in range(4))
     other = torch.zeros_like(elsewhere.kv_buffer)
@@ -153,7 +154,7 @@ def test_tensors_are_stored_and_loaded(storage: Any, tmp_path: Path) -> None:
     assert [bytes(one.view(torch.uint8).numpy()) for one in (found[0], found[2])] == [stored[2], stored[0]]
     assert bytes(backend.get(key(1)).view(torch.uint8).numpy()) == stored[1]
     assert backend.get(key(8)) is None
-    # Load the same pages by their indices.
+    # Load the same pages by the indices of their tokens.
     assert backend.batch_get_v1([key(2)], indices(pool, 6)) == [True]
     assert content(pool, 6) == stored[2]
     backend.close()
@@ -236,8 +237,8 @@ def test_a_page_with_one_part_left_is_not_there(storage: Any, tmp_path: Path) ->
 
 
 def test_keys_that_are_no_digests_are_not_mistaken_for_others(storage: Any, tmp_path: Path) -> None:
-    """A shorter digest would be padded, and capitals and blanks would make other keys. A suffix is part
-    of a key.
+    """A shorter key would be padded, and capitals and blanks would make another key. A suffix is part
+    of the key.
     """
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool)
@@ -290,8 +291,8 @@ def test_more_pages_than_slots_go_in_rounds(storage: Any, tmp_path: Path) -> Non
 
 
 def test_slots_that_a_back_end_still_has_are_not_used() -> None:
-    """LMCache#4517: a slot was reused after a timeout, and the call that had timed out wrote into it
-    later.
+    """LMCache#4517: a slot was reused after a timeout, and the call that had timed out later wrote into
+    it.
     """
     pages = pages_of(MhaPool("layer_first"), lend=False, staging_bytes=3 * 4096)
     assert isinstance(pages, Copied)
@@ -308,8 +309,8 @@ def test_slots_that_a_back_end_still_has_are_not_used() -> None:
 
 @pytest.mark.parametrize("lend", [0, 1])
 def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path, lend: int) -> None:
-    """LMCache#4517: SGLang reuses a page as soon as the call returns, so a call that timed out must not
-    access the page any more.
+    """LMCache#4517: SGLang reuses a page as soon as the call returns. So a call that has timed out must
+    not access the page.
     """
     pool = MhaPool(pages=16)
     backend = attach(storage, tmp_path, pool, interface_v1=lend)
@@ -331,8 +332,8 @@ def test_a_page_that_timed_out_is_not_written_later(storage: Any, tmp_path: Path
 def test_transfers_of_memory_that_sglang_reuses_are_staged(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """LMCache#4517: kvpool can keep its own slots from reuse, but not SGLang's. So the store first
-    copies the bytes that SGLang passes, and writes the copy.
+    """LMCache#4517: kvpool can keep its own slots from being reused, but not SGLang's pages. So the
+    store first copies the bytes of a page, and writes the copy.
     """
     opened: list[dict[str, Any]] = []
 
@@ -470,7 +471,7 @@ def test_threads_wait_for_their_own_pages(
 
 
 def test_later_pages_are_evicted_first(storage: Any, tmp_path: Path) -> None:
-    """Under pressure the head of a prompt stays cached, because every hit needs it."""
+    """If the storage is full, the first pages of a prompt stay stored, because every hit needs them."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool, capacity_bytes=4 * 8192)
     keys = [key(number) for number in range(4)]

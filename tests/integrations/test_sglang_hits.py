@@ -1,5 +1,5 @@
-"""Computes which prefixes can be restored, page by page as SGLang's documentation describes, and
-compares the result with queries.
+"""Compares SGLang's queries with a model. The model decides page by page which prefixes can be
+restored, as SGLang's documentation describes.
 """
 
 from __future__ import annotations

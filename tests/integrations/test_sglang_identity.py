@@ -1,5 +1,5 @@
-"""The name of stored pages contains SGLang's whole configuration, except the settings that are listed
-with a reason.
+"""The name of stored pages contains SGLang's whole configuration, except settings that are listed as
+unrelated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMITS = "1" * 40, "2" * 40
 
 @pytest.fixture
 def serve(storage: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Sets up this process like a server with these settings."""
+    """Makes SGLang's settings in this process those of a server with these settings."""
     import sglang.srt.runtime_context as context
 
     monkeypatch.setenv("KVPOOL_CONTENT_CACHE", str(tmp_path / "content.json"))
@@ -55,8 +55,8 @@ def found(weights: str | None = "1") -> Engine:
 
 
 def replace(path: Path, held: bytes) -> None:
-    """Replaces a file by another one with the same size and times. Container images and rsync can do
-    that.
+    """Replaces a file by another one with the same size and times, as container images and rsync can
+    do.
     """
     times = path.stat()
     path.write_bytes(held)
@@ -132,7 +132,9 @@ def test_settings_that_cannot_be_copied_are_read_from_the_record(
 def test_an_sglang_whose_settings_are_elsewhere_is_refused(
     storage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the settings were not part of the name, every server would have the same name."""
+    """If kvpool cannot read SGLang's settings, all servers would use the same name. So the back end
+    refuses to start.
+    """
     import sglang.srt.runtime_context as context
 
     monkeypatch.delattr(context, "get_server_args")
@@ -284,8 +286,8 @@ def test_adapters_are_named_by_their_content(serve: Callable[..., None], tmp_pat
 def test_pages_of_a_replaced_adapter_are_not_loaded(
     storage: Any, serve: Callable[..., None], tmp_path: Path
 ) -> None:
-    """SGLang's id of an adapter is a hash of its name and path. So the keys of its pages remain the
-    same after its content is replaced.
+    """SGLang's id of an adapter is a hash of its name and path. So the keys of its pages do not change
+    when its content is replaced.
     """
     path = tmp_path / "adapter.safetensors"
     path.write_bytes(b"one")

@@ -1,13 +1,13 @@
-"""Random histories of the storage back end, compared with a dictionary: a load never returns another
+"""Compares random histories of the storage back end with a dictionary. A load never returns another
 page's bytes.
 
-The histories contain sets, loads, queries, clearings, restarts, other weights and damaged files. A page
-that is found has the bytes that these weights stored last under its key. Otherwise the load is a miss
-(mooncake#850: another object had taken the slot in the meantime).
+A history consists of stores, loads, queries, clearings, restarts, other weights and damaged files. If a
+load finds a page, the page has the bytes that these weights stored last under its key. Otherwise the
+load is a miss (mooncake#850: another object had taken the slot in the meantime).
 
-A page that is already stored is not written again, and only a load reads the stored bytes. So after
-damage, storing a page again does not ensure that it can be loaded. If a load finds the page, it is
-intact. Otherwise the load removes it, and the next set writes it.
+A page that is already stored is not written again, and only a load reads the stored bytes. So if a file
+was damaged, storing its page again does not repair it. The next load of the page finds the damage and
+removes the page. Only then does a store write it again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.shares import SHARES, run_share
 
 KEYS = 12
 PAGES = 8
-#: More than any history clears.
+#: More than the number of times that any history clears the storage.
 GENERATIONS = 1000
 NUMBERS = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=4, unique=True)
 
@@ -52,16 +52,16 @@ class Page:
     """The page that was stored last under a key."""
 
     held: bytes
-    #: A lookup must find the page.
+    #: Whether a lookup must find the page.
     certain: bool
-    #: No load has read the page since files were damaged. A set may find it there and leave it
-    #: unchanged.
+    #: Whether no load has read the page since files were damaged. Then storing the page may leave a
+    #: damaged file as it is.
     doubtful: bool = False
 
 
 class Histories(RuleBasedStateMachine):
-    """Two host pools whose pages are lent to the store or copied. The store has more room than they
-    need, or hardly any.
+    """Random calls on two host pools, whose pages are lent to the store or copied. The store has room
+    for all pages, or for hardly any.
     """
 
     storage: Any
@@ -69,9 +69,10 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="kvpool-sglang-"))
-        #: The pages by weights and pool, and then by key.
+        #: The pages of each weights and pool, by key.
         self.stored: dict[tuple[str, str], dict[int, Page]] = {}
-        #: The bytes depend on the weights and on the number of clearings so far.
+        #: A number that determines the bytes of pages. It depends on the weights and on the number of
+        #: clearings so far.
         self.generation = 0
         self.backend: Any = None
 
@@ -104,8 +105,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pool=st.sampled_from(["kv", "mamba"]), numbers=NUMBERS, whole=st.booleans())
     def save(self, pool: str, numbers: list[int], whole: bool) -> None:
-        # The key of a page is the digest of its content. So the same weights always store the same
-        # bytes under a key.
+        # The key of a page is the digest of its content. So a page with this key and these weights
+        # always has the same bytes.
         seeds = [1 + number + KEYS * self.generation for number in numbers]
         mine = [fill(self.pools[pool], page, seed) for page, seed in enumerate(seeds)]
         at = indices(self.pools[pool], *range(len(numbers)))
@@ -115,7 +116,7 @@ class Histories(RuleBasedStateMachine):
         else:
             done = self.backend.batch_set_v2([PoolTransfer(PoolName.MAMBA, at, keys)])[PoolName.MAMBA]
         for number, held, stored in zip(numbers, mine, done, strict=True):
-            # If there is hardly any room, cleared pages may still occupy it.
+            # If the store has hardly any room, pages that were cleared may still occupy it.
             assert stored or not self.roomy
             page = self.here(pool).setdefault(number, Page(held, certain=False))
             page.held, page.certain = held, self.roomy and not page.doubtful
@@ -170,7 +171,7 @@ class Histories(RuleBasedStateMachine):
         pool=st.sampled_from(["kv", "mamba"]), flips=st.lists(st.integers(0, 1 << 20), min_size=1, max_size=3)
     )
     def damage(self, pool: str, flips: list[int]) -> None:
-        """Flips bits of a file between two runs."""
+        """Stops the back end, flips bits of a file, and starts it again."""
         self.backend.close()
         slabs = list(self.root.rglob(f"{pool}/*.slab"))
         assert len(slabs) == 1

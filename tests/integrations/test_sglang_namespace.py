@@ -1,4 +1,4 @@
-"""Tests the namespaces of pages: a change of anything that determines the bytes causes a cold start,
+"""Tests the names of stored pages. A change of anything that determines the bytes causes a cold start,
 and no other change does.
 """
 
@@ -84,7 +84,7 @@ def test_everything_that_bytes_depend_on_is_a_cold_start() -> None:
 
 
 def test_what_bytes_do_not_depend_on_is_none() -> None:
-    """With more host memory, or in another replica, the pages are the same."""
+    """The size of the host memory and the number of the replica do not change the name of pages."""
     assert digest() == digest() == digest(MhaPool(pages=32)) == digest(dp_rank=1)
     assert digest(enable_storage_metrics=True, extra_config={"root_dir": "elsewhere"}) == digest()
 
@@ -101,8 +101,8 @@ def test_ranks_share_what_is_replicated_and_nothing_else() -> None:
 
 
 def test_keys_and_namespaces_are_the_same_in_every_process() -> None:
-    """lmcache#2136: digests depended on the seed of Python's hashes, so nothing was found after a
-    restart.
+    """lmcache#2136: digests depended on the random seed of Python's hashes, so no page was found after
+    a restart.
     """
     script = (
         "from tests.integrations.test_sglang_namespace import digest\n"
@@ -139,7 +139,7 @@ def test_every_rank_has_a_folder_of_its_own() -> None:
 def test_two_ranks_with_other_heads_never_share(
     storage: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lend: int
 ) -> None:
-    """vllm#55191: after a change of tensor parallelism, files with the same name contained the bytes of
+    """vllm#55191: after a change of tensor parallelism, files with the same name contained the KV of
     other heads.
     """
     ranks: list[dict[str, Any]] = [
@@ -156,7 +156,7 @@ def test_two_ranks_with_other_heads_never_share(
         assert content(pool, 3) == content(pool, 0)
         backend.close()
 
-    # They do not share pages even if they have the same folder.
+    # The two ranks do not share pages even if they have the same folder.
     def same(settings: Any, rank: str, pool: str, capacity_bytes: int) -> Disk:
         return Disk(tmp_path / "same", capacity_bytes, free_floor_bytes=0)
 
@@ -171,8 +171,8 @@ def test_two_ranks_with_other_heads_never_share(
 
 
 def test_what_was_stored_with_other_weights_is_not_found(storage: Any, tmp_path: Path) -> None:
-    """After an update of the weights in a running server, SGLang calls clear. Pages from before are not
-    found afterwards.
+    """SGLang calls clear after an update of the weights in a running server. Pages that were stored
+    before are not found afterwards.
     """
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)

@@ -1,5 +1,5 @@
-"""Tests several host pools under one SGLang: their shares of the storage, queries and transfers of
-sidecars (additional pools), and which rank writes pages that several ranks have.
+"""Tests several host pools under one SGLang: their shares of the storage, the queries and transfers of
+sidecars (additional pools), and which rank writes pages that are equal in several ranks.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def test_sidecars_bring_the_prefix_down_to_what_all_pools_have(storage: Any, tmp
 
 
 def test_pools_have_the_same_keys_and_other_bytes(storage: Any, tmp_path: Path) -> None:
-    """A page has the same key in every pool. The bytes of each pool are stored in a separate location."""
+    """A page has the same key in every pool, but each pool stores other bytes under it, in a separate
+    place.
+    """
     pool, window = MhaPool(), MhaPool()
     backend = attach(storage, tmp_path, pool, {PoolName.SWA: window})
     stored = fill(pool, 0, 1), fill(window, 0, 2)
@@ -171,7 +173,7 @@ def test_a_pool_that_only_counts_is_worth_what_its_sidecars_have(storage: Any, t
 
 
 def test_only_the_writer_of_replicated_pages_writes(storage: Any, tmp_path: Path) -> None:
-    """All ranks have the same latents but different recurrent states. The ranks share the back end."""
+    """All ranks have the same latents but different recurrent states, and share one back end."""
     with pytest.raises(InvalidArgumentError, match="enable-dp-attention"):
         attach(storage, tmp_path, MlaPool(), is_mla_model=True, tp_size=2)
 

@@ -1,5 +1,5 @@
-"""Resets of SGLang's prefix cache and updates of its weights: pages from before are not found
-afterwards.
+"""Tests resets of SGLang's prefix cache and updates of its weights. Pages that were stored before are
+not found afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def updater(monkeypatch: pytest.MonkeyPatch) -> type:
-    """SGLang's class that updates weights, over stand-ins."""
+    """Stands in for SGLang's class that updates weights."""
 
     class WeightUpdater:
         fails = False
@@ -57,7 +57,7 @@ def put(backend: Any, number: int) -> None:
 
 
 def restarted(storage: Any, folder: Path, **changed: Any) -> list[bool]:
-    """Starts a new process, and returns which of the pages 1 and 2 it finds."""
+    """Starts a new back end as after a restart. Returns which of the pages 1 and 2 it finds."""
     backend = attach(storage, folder, MhaPool(), **changed)
     found = [backend.exists(key(1)), backend.exists(key(2))]
     backend.close()
@@ -68,7 +68,7 @@ def restarted(storage: Any, folder: Path, **changed: Any) -> list[bool]:
 def test_a_reset_of_the_prefix_cache_renews_what_is_stored(
     storage: Any, tmp_path: Path, on_reset: str, kept: bool
 ) -> None:
-    """SGLang clears its host pools together with its prefix cache, without a call of the storage back
+    """SGLang clears its host pools together with its prefix cache, but does not call the storage back
     end.
     """
     pool = MhaPool()
@@ -140,7 +140,7 @@ def test_a_back_end_that_was_collected_is_not_notified() -> None:
 
 
 def test_every_update_of_weights_renews_what_is_stored(storage: Any, tmp_path: Path, updater: type) -> None:
-    """A request for an update may ask SGLang not to flush its cache."""
+    """This includes requests for an update that ask SGLang not to flush its cache."""
     backend, updates = attach(storage, tmp_path, MhaPool()), updater()
     given: dict[str, tuple[str, ...]] = {"update_weights_from_disk": ("m", "auto")}
     for number, name in enumerate(resets._UPDATES):

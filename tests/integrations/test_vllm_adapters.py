@@ -1,4 +1,4 @@
-"""The name of an engine's adapter is made of its content. An adapter whose content is unknown has no
+"""The name of an engine's adapter depends on its content. An adapter whose content is unknown has no
 name.
 """
 
@@ -54,7 +54,7 @@ def test_the_format_of_weights_counts(tmp_path: Path) -> None:
 
 
 def test_an_id_that_is_used_for_two_adapters_is_unknown(tmp_path: Path) -> None:
-    """The workers know adapters by id, and continue to serve the first one."""
+    """The workers identify adapters by id, and continue to use the first adapter with that id."""
     adapters = Adapters()
     one, other = write(tmp_path / "one"), write(tmp_path / "other", "2")
     assert adapters.content_of(LoRARequest("a", 1, one))
@@ -64,7 +64,7 @@ def test_an_id_that_is_used_for_two_adapters_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_place_with_two_contents_is_unknown_under_any_id(tmp_path: Path) -> None:
-    """If two adapters have the same name and path, vLLM's keys are equal, and vLLM's own caches still
+    """If two adapters have the same name and path, vLLM's keys are equal. vLLM's own caches then still
     contain the KV of the earlier adapter.
     """
     adapters, path = Adapters(), write(tmp_path / "one")

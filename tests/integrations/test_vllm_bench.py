@@ -1,4 +1,6 @@
-"""tools/vllm_bench.py detects a level that allocates other blocks than stock."""
+"""Tests that tools/vllm_bench.py detects a level of kvpool's plug-in that allocates other blocks than
+stock vLLM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/vllm_check.py compares engines correctly: it accepts equal records, and reports each difference
+"""Tests how tools/vllm_check.py compares engines. It accepts equal records, and reports each difference
 as a problem.
 """
 
@@ -25,8 +25,8 @@ CLEARED: Event = {"type": "AllBlocksCleared"}
 
 
 def make_record() -> Record:
-    """A record in which two requests computed blocks 2 and 3 at the same time. Stock reports both
-    copies.
+    """Makes the record of an engine in which two requests have computed blocks 2 and 3 at the same
+    time. Stock vLLM reports both copies of each block.
     """
     return Record(
         tokens=[[[5, 6]], [[7]], [[8, 9]]],

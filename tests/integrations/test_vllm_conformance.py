@@ -1,5 +1,5 @@
-"""Runs tools/vllm_conformance.py over a vLLM of three lines, with levels that agree with it, differ
-from it, or change nothing.
+"""Runs tools/vllm_conformance.py with a made-up vLLM of three lines. Some levels agree with it, some
+differ, and some change nothing.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def venv(tmp_path: Path) -> Path:
     ):
         (tests / "vllm" / "v1" / f"{name}.py").touch()
     (tests / "vllm" / "v1" / "core" / "block_pool.py").write_text("class BlockPool:\n    level = ''\n")
-    # Disable plug-ins of pytest, because they do not belong to that vLLM and their import takes longer
-    # than its tests.
+    # Disable other plug-ins of pytest. They do not belong to the made-up vLLM, and importing them takes
+    # longer than its tests.
     environment = {"HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     settings = {"python": sys.executable, "tests": str(tests), "environment": environment}
     (tmp_path / "kvpool.json").write_text(json.dumps(settings))
@@ -87,8 +87,6 @@ def venv(tmp_path: Path) -> Path:
 
 @dataclass
 class Ended:
-    """The exit code of the tool, its output, and its report."""
-
     code: int
     stdout: str
     stderr: str
@@ -97,7 +95,7 @@ class Ended:
 
 @pytest.fixture
 def run(venv: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """Runs the tool in this process. The tool starts a process for each level."""
+    """Runs the tool in this process. The tool starts processes of its own."""
 
     def run(*arguments: str | Path, venv: Path = venv) -> Ended:
         report = venv / "report.json"

@@ -1,5 +1,5 @@
-"""Tests the wait for a module: the callback runs after the module has run and not earlier, however the
-module is imported.
+"""Tests the callback that waits for the import of a module. It runs only after the module's code has
+run, however the module is imported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NAME = "a_module_to_wait_for"
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Returns a list of events in their order. The module appends its own execution to this list, which
-    it finds in ``sys``.
+    """Makes a module that appends to a list when it is executed, and returns this list. The module
+    finds the list in ``sys``.
     """
     events: list[str] = []
     monkeypatch.setattr(sys, "what_ran", events, raising=False)

@@ -1,4 +1,4 @@
-"""Tests how the pool passes the way in which a vLLM request ended to its policy."""
+"""Tests that the pool notifies its policy of the reason for which a vLLM request has ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class FinishReason(enum.IntEnum):
-    """Stands in for vLLM's enum. Its members are numbers, and their text is the word that the API uses."""
+    """Stands in for vLLM's enum of reasons. Its members are numbers, and their text is the word in
+    vLLM's API.
+    """
 
     STOP = 0
     LENGTH = 1
@@ -37,7 +39,7 @@ def vllm() -> Iterator[Any]:
 
 
 class Core:
-    """The pool's core. It records each call that reports the end of a request."""
+    """Stands in for the pool's core. It records each call that reports the end of a request."""
 
     def __init__(self, core: Any) -> None:
         self.core = core
@@ -52,8 +54,8 @@ class Core:
 
 
 class Manager:
-    """Stands in for vLLM's KV-cache manager: the parts that are read, the tables of one group, and the
-    method that frees a request.
+    """Stands in for vLLM's KV-cache manager. It has the attributes that kvpool reads, the tables of one
+    group, and the method that frees a request.
     """
 
     def __init__(self, eviction: str = "hazard", num_blocks: int = 16, **more: Any) -> None:
@@ -69,8 +71,8 @@ class Manager:
         return core.said
 
     def run(self, tokens: list[int], name: str, reason: FinishReason | None, answered: int = 0) -> int:
-        """Runs a request: it hits cached blocks, is computed, and frees its blocks. Returns the blocks
-        that were hits.
+        """Runs a request: it hits cached blocks, computes the others, and frees all. Returns the number
+        of hits.
         """
         pool, size = self.block_pool, BLOCK[0]
         request = request_of(tokens)
@@ -139,8 +141,8 @@ def test_hints_and_ends_are_passed_together() -> None:
 
 
 def hits_of_sessions(*, told: bool) -> int:
-    """Returns the number of hits in a small pool. Half of the sessions that end a turn return once, and
-    those that reach their length limit never return.
+    """Returns the number of hits in a small pool. Sessions whose requests end with "stop" return once,
+    and sessions that reach their length limit never return.
     """
     manager = Manager(num_blocks=161)
     hits = 0
@@ -152,12 +154,9 @@ def hits_of_sessions(*, told: bool) -> int:
 
 
 def test_ends_keep_returning_sessions_cached() -> None:
-    # Without information about the ends, the policy keeps some blocks of every session. With it, the
-    # policy keeps the sessions that return.
+    # The policy keeps the sessions that return if it is notified of how requests end. Otherwise it
+    # keeps some blocks of every session.
     assert hits_of_sessions(told=True) > 1.3 * hits_of_sessions(told=False)
-
-
-# --- Where the end of a request is observed ---
 
 
 def test_at_the_level_pool_vllms_manager_says_it() -> None:
@@ -168,7 +167,7 @@ def test_at_the_level_pool_vllms_manager_says_it() -> None:
             setattr(owner, name, value)
         manager = kv_cache_manager()
         manager.run([1, 2], "a", FinishReason.STOP, 1)
-        # The request was freed in both possible ways. The second call changed nothing.
+        # vLLM has freed the request in both of its ways. The second call changed nothing.
         assert manager.said == 2 * [([1], "stop", 1)]
         for name in whole:
             less = SimpleNamespace(**{other: whole[other] for other in whole if other != name})

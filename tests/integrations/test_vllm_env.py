@@ -1,4 +1,4 @@
-"""Tests tools/vllm_env.py. Exit code 3 means for ``.ci/run`` that vLLM is unavailable, so no other
+"""Tests tools/vllm_env.py. For ``.ci/run``, exit code 3 means that vLLM is unavailable. So no other
 failure may have this code.
 """
 

@@ -1,5 +1,5 @@
-"""Tests the events that a pool emits. The stock events reproduce vLLM's defects, and the exact events
-do not have them.
+"""Tests the events that a vLLM pool emits. The events of the setting "stock" have vLLM's defects, and
+those of the setting "exact" do not.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("vllm")
 
 
 def two_copies(pool: Any) -> tuple[list[Any], list[Any]]:
-    """Two requests compute the same prompt at the same time and finish. Then the block of the first
-    copy is allocated again.
+    """Two requests compute the same prompt at the same time and finish, so there are two copies of each
+    block. Then one copy is allocated again.
     """
     request = request_of([1, 2])
     (first,), (second,) = pool.get_new_blocks(1), pool.get_new_blocks(1)
@@ -175,7 +175,7 @@ def test_the_list_of_events_is_live_until_it_is_taken() -> None:
     assert queue[0] is foreign
     assert pool.take_events() is queue
     assert pool.kv_event_queue == []
-    # If a caller replaces the list, later events are appended to the new list.
+    # If a caller replaces the pool's list of events, later events are appended to the new list.
     shared: list[Any] = []
     pool.kv_event_queue = shared
     pool.evict_blocks({table[0].block_id})

@@ -1,5 +1,5 @@
-"""Tests the gate of the vLLM plug-in (its check of vLLM's names and signatures), and the tool that
-records its table. The tests create vLLM packages from the table.
+"""Tests the plug-in's check of vLLM's names and signatures, and the tool that records its table. The
+tests make vLLM packages from the table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Changes = dict[str, "str | None"]  # "module.name" -> form; None: missing
 
 
 def entries_of(series: str) -> dict[str, dict[str, str]]:
-    """Returns the table's entries for a version, by module, with all levels together."""
+    """Returns the table's entries for a version of vLLM, by module, for all levels together."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in vllm_signatures.of_series(table, series).items():
@@ -56,7 +56,7 @@ def class_source(name: str, call: str, members: Mapping[str, str]) -> list[str]:
 
 
 def module_source(entries: Mapping[str, str]) -> str:
-    """Returns the source of a module that defines exactly the names that the table lists for it."""
+    """Returns source text for a module that defines exactly the names that the table lists for it."""
     lines = ["import enum"]
     classes: dict[str, dict[str, str]] = defaultdict(dict)
     for name, form in entries.items():
@@ -85,8 +85,8 @@ def forget() -> None:
 
 @pytest.fixture
 def make_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeVllm]:
-    """Writes a vllm package and puts it first on the path: ``make_vllm("0.32.0", {"module.name":
-    form})``.
+    """Writes a package ``vllm`` and puts it first on the import path, for example ``make_vllm("0.32.0",
+    {"module.name": form})``.
     """
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may be written twice within a second
@@ -225,8 +225,8 @@ def test_a_method_that_is_only_inherited_cannot_be_replaced(
     file = make_vllm() / "v1/core/single_type_kv_cache_manager.py"
     text = file.read_text()
     head, _, tail = text.partition(f"class {manager}:")
-    # The method is renamed in the class, but the base class has a method with the old name and
-    # signature. A lookup on the class finds the method of the base class.
+    # The class has its method under another name, but inherits a method with the old name and
+    # signature. So a lookup on the class finds the inherited method.
     tail = tail.replace("def find_longest_cache_hit(", "def find_longest_hit(", 1)
     file.write_text(f"{head}class {manager}(Base):{tail}".replace("import enum", f"import enum\n{BASE}", 1))
     forget()
@@ -418,7 +418,9 @@ def test_what_kvpool_has_put_there_passes(make_vllm: MakeVllm, monkeypatch: pyte
 
 
 def test_the_table_is_whole() -> None:
-    """The gate supports every kind of entry in the table, and every version of the table has entries."""
+    """The check supports every kind of entry in the table, and every version of vLLM in the table has
+    entries.
+    """
     assert signatures.VERSIONS == ("0.32", "0.33")
     for table in (signatures.POOL, signatures.MANAGER):
         for module, names in table.items():
@@ -436,9 +438,6 @@ def test_the_table_is_whole() -> None:
                         "attribute",
                         "is",
                     }
-
-
-# --- The tool ---
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.33.0"])

@@ -1,9 +1,9 @@
 """Compares lookups, allocations, caching and frees of ``VllmGroups`` with vLLM's managers in plain
 Python.
 
-Two worlds get the same calls. In one world vLLM's managers do all work. In the other, ``VllmGroups``
-does the work that it supports on the same kind of state, and passes the rest to the managers. After
-each call, results, tables, counts, references and the order of reuse must be the same.
+The test makes the same calls in two worlds. In one world, models of vLLM's managers do all work. In the
+other, ``VllmGroups`` does the work that it supports on the same kind of state, and passes the rest to
+these models. After each call, results, tables, counts, references and the order of reuse must be equal.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
     )
 
     def fits(groups: list[tuple[str, int, int, int]]) -> bool:
-        """Returns whether vLLM accepts these groups. vLLM refuses chunks beside blocks of other sizes.
-        For a single group, it refuses digests of another size than the group's blocks.
+        """Returns whether vLLM accepts these groups. vLLM refuses a group of chunks beside groups with
+        another block size. For a single group, it refuses hashes of another size than the group's
+        blocks.
         """
         sizes = {size for _, size, *_ in groups}
         return (len(sizes) == 1 or all(kind != "chunked" for kind, *_ in groups)) and (
@@ -45,7 +46,7 @@ def specs() -> st.SearchStrategy[list[tuple[str, int, int, int]]]:
 
 
 class GroupsMachine(RuleBasedStateMachine):
-    """A scheduler that makes all calls in random order, in both worlds."""
+    """Makes a scheduler's calls in random order, in both worlds."""
 
     @initialize(
         num_blocks=st.integers(4, 40),
@@ -57,8 +58,8 @@ class GroupsMachine(RuleBasedStateMachine):
         dropping=st.booleans(),
     )
     def begin(self, groups: list[tuple[str, int, int, int]], dropping: bool, **settings: Any) -> None:
-        # A window of one token reads no block. With several groups, the content of vLLM's table then
-        # depends on the order of its searches. No model has such a window.
+        # A window of one token reads no block. With several groups, vLLM's result then depends on the
+        # order of its searches, so the test leaves this case out. No model has such a window.
         odd = len(groups) > 1 and any(kind == "sliding" and reads == 1 for kind, _, reads, _ in groups)
         settings["dropping"] = dropping and not odd and all(kind != "chunked" for kind, *_ in groups)
         self.stock, self.behind = (Stock(groups=groups, **settings) for _ in range(2))
@@ -104,7 +105,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.waiting.append(request_of(f"r{self.count}", [*seeds, *[0] * length]))
 
     def look(self, request: Request, limit: int) -> tuple[int, list[list[int]]]:
-        """Looks up a request in both worlds, compares the hits, and returns one of them."""
+        """Looks up a request in both worlds, checks that the hits are equal, and returns the hit."""
         tokens, longest, tables = self.stock.find(request.block_hashes, limit)
         blocks, found, more = self.calls.find_longest_cache_hit(
             block_hashes=request.block_hashes, max_cache_hit_length=limit
@@ -152,8 +153,8 @@ class GroupsMachine(RuleBasedStateMachine):
         delay=st.sampled_from([False, False, True]),
     )
     def step(self, nth: int, chunk: int, rejected: int, **how: Any) -> None:
-        """Computes a chunk of a prompt, or decodes some tokens. The last tokens may be drafts that are
-        rejected.
+        """Computes a chunk of a prompt, or decodes some tokens. The last tokens may be drafts that will
+        be rejected.
         """
         request = self.running[nth % len(self.running)]
         if request.num_computed_tokens + chunk > MAX_LEN:
@@ -171,7 +172,7 @@ class GroupsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(nth=st.integers(0, 5), cache=st.booleans())
     def settle(self, nth: int, cache: bool) -> None:
-        """Processes the results of all tokens in flight."""
+        """Processes the results of all tokens whose step is running."""
         request = self.running[nth % len(self.running)]
         request.num_in_flight_tokens = 0
         if cache:
@@ -201,7 +202,7 @@ TestGroups = GroupsMachine.TestCase
 
 
 def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
-    """The hit ends after the block before the dropped one. No token reads that block, so the table has
+    """The last block of the hit is computed again. No token reads the block before it, so the table has
     the null block at its position.
     """
     machine = GroupsMachine()
@@ -232,7 +233,7 @@ def test_of_a_window_of_one_token_nothing_is_left_but_what_is_dropped() -> None:
 
 
 def run(groups: list[tuple[str, int, int, int]], steps: int) -> tuple[Stock, Request, _core.vllm.VllmGroups]:
-    """Runs one request with one token per step. The results of all tokens arrive at the same time."""
+    """Runs one request with one token per step. The results of all steps arrive together at the end."""
     stock = Stock(200, groups)
     calls = groups_of(stock)
     tokens = list(range(8))
@@ -306,7 +307,7 @@ def test_a_shared_prefix_is_kept_where_a_request_turns_off() -> None:
     request = request_of("r", list(range(13)))
     request.shared_prefix_boundary = 6
     calls = groups_of(stock)
-    # One chunk that ends at the junction, then the rest.
+    # The first chunk ends at the position where the prompts diverge. The second chunk is the rest.
     calls.allocate_slots(request, 6)
     request.num_computed_tokens = 6
     calls.allocate_slots(request, 7)
@@ -317,7 +318,7 @@ def test_a_shared_prefix_is_kept_where_a_request_turns_off() -> None:
 
 def test_observers_are_notified_of_every_block_taken_hit_or_cached() -> None:
     class Pool:
-        """Stands in for vLLM's pool with a collector of metrics and events."""
+        """Stands in for vLLM's pool, and collects metrics and events."""
 
         def __init__(self, core: Any) -> None:
             self.core = core
@@ -398,8 +399,8 @@ def test_a_lookup_reads_one_hash_and_then_as_many_as_it_has_use_for() -> None:
 
     assert read() == [0], "most that miss do so at once"
     calls.allocate_slots(request, 8)
-    # The lookup reads the first hash and then 16 more, of which 3 are cached. The next lookup begins
-    # with the last hash that was found.
+    # The lookup reads the first hash and 16 more, of which 3 are cached. The next lookup begins with
+    # the last hash that was found.
     assert read() == [*range(17), 3]
     assert read() == [3, 4], "one hash says that the hit stands, one that there is no more of it"
     calls.free("r")

@@ -1,7 +1,7 @@
 """Compares ``VllmHasher`` with vLLM's hash functions on each block: pickle or CBOR, then SHA-256 or
 XXH3.
 
-The expected values are computed in Python: ``pickle`` and ``hashlib``, the package ``xxhash``, and a
+The expected values are computed in Python, with ``pickle``, ``hashlib``, the package ``xxhash``, and a
 CBOR encoder of a few lines.
 """
 
@@ -29,7 +29,7 @@ NONE_HASH = b"\x11" * 32
 
 
 def cbor(value: Any) -> bytes:
-    """Returns the canonical CBOR of the parts of a block hash."""
+    """Encodes the parts of a block hash as canonical CBOR."""
 
     def head(kind: int, number: int) -> bytes:
         if number < 24:
@@ -61,8 +61,8 @@ ORACLES: dict[str, Callable[[Any], bytes]] = {
 
 
 def expected(name: str, request: Request, block_size: int = BLOCK) -> list[bytes]:
-    """Returns the hashes of all full blocks. Each is computed from its parent, its tokens and its extra
-    keys.
+    """Returns the expected hashes of all full blocks. Each is computed from its parent, its tokens and
+    its extra keys.
     """
     hashes: list[bytes] = []
     for end in range(block_size, request.num_tokens + 1, block_size):
@@ -96,7 +96,7 @@ def make_hasher(vllm: Any, name: str, block_size: int = BLOCK) -> Any:
 
 @pytest.fixture
 def alone(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails the test if kvpool calls vLLM's hash function."""
+    """Makes the test fail if kvpool calls vLLM's hash function."""
 
     def refuse(*arguments: Any) -> bytes:
         raise NotAskedError
@@ -104,7 +104,7 @@ def alone(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm.v1.core.kv_cache_utils, "hash_block_tokens", refuse)
 
 
-#: Each of the four algorithms gets a share of the examples.
+#: Number of examples of each test. The four algorithms share the usual number.
 SHARE = settings(max_examples=settings().max_examples // 4)
 TOKENS = st.one_of(
     st.integers(0, 2**32 - 1),
@@ -143,7 +143,7 @@ def test_hashes_of_appended_tokens_go_on_from_the_last(vllm: Any, name: str) -> 
 def test_long_prompts_are_hashed_detached_and_alike(vllm: Any, name: str) -> None:
     request = Request("r", list(range(5000)))
     assert make_hasher(vllm, name, 16)(request) == expected(name, request, 16)
-    # One block that is larger than a pickle frame.
+    # The request has one block that is larger than a frame of pickle.
     request = Request("r", list(range(70_000, 90_000)))
     assert make_hasher(vllm, name, 20_000)(request) == expected(name, request, 20_000)
 
@@ -168,7 +168,7 @@ def test_extra_keys_are_hashed_as_vllm_hashes_them(vllm: Any, name: str) -> None
         images: list[tuple[str, int, int]],
         embedded: bool,
     ) -> None:
-        # Images must not overlap. So sort them, and leave out those that overlap an earlier one.
+        # Images must not overlap. Leave out each image that overlaps an earlier one.
         images = sorted(images, key=lambda image: image[1])
         placed = [image for at, image in enumerate(images) if not at or sum(images[at - 1][1:]) <= image[1]]
         embeds = [bytes([token % 256]) for token in tokens] if embedded else None
@@ -192,7 +192,8 @@ def test_a_salt_is_the_first_blocks_alone_and_goes_on_through_the_chain(vllm: An
     plain, salted = Request("r", tokens), Request("r", tokens, cache_salt="s")
     hasher = make_hasher(vllm, name)
     assert not set(hasher(plain)) & set(hasher(salted))
-    # From the second block on, only the parent's hash shows that the prompt has a salt.
+    # The hash of the first block replaces the salt: later blocks depend on the salt only through their
+    # parent's hash.
     salted.block_hashes = hasher(plain)[:1]
     assert hasher(salted) == hasher(plain)[1:]
 
@@ -212,7 +213,8 @@ def test_one_string_twice_and_two_equal_strings_are_what_pickle_makes_of_them(vl
     hasher = make_hasher(vllm, name)
     assert hasher(one) == expected(name, one)
     assert hasher(two) == expected(name, two)
-    # If an object occurs twice, pickle writes a reference the second time. CBOR has no references.
+    # If an object occurs twice, pickle writes a reference the second time. CBOR has no references, so
+    # its hashes are equal.
     assert (hasher(one) == hasher(two)) is name.endswith("cbor")
 
 
@@ -243,8 +245,8 @@ def test_whatever_is_in_an_extra_key_is_hashed_as_vllm_hashes_it(vllm: Any, valu
 def test_a_token_that_is_no_32_bit_number_is_vllms_to_hash(
     vllm: Any, odd: Any, salt: str | None, name: str
 ) -> None:
-    """The digest of such a block depends on the pickle of the token, and a bool or a numpy integer has
-    another pickle than an int.
+    """The pickle of a bool or of a numpy integer differs from that of an int, so vLLM's own hash
+    function has to be used.
     """
     asked: list[tuple[Any, ...]] = []
     utils = vllm.v1.core.kv_cache_utils
@@ -301,7 +303,9 @@ def test_the_first_parent_is_read_at_each_call(vllm: Any, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("alone")
 def test_hashing_in_a_thread_leaves_the_main_thread_running_and_both_right(vllm: Any) -> None:
-    """As in vLLM, the input thread hashes new prompts while the scheduler appends to running requests."""
+    """As in vLLM, the input thread hashes new prompts while the scheduler's thread appends tokens to
+    running requests.
+    """
     hasher = make_hasher(vllm, "sha256", 16)
     long = Request("long", list(range(64_000)))
     wanted = expected("sha256", long, 16)

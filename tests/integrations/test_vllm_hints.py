@@ -1,5 +1,5 @@
-"""``KVPOOL_VLLM_HINTS``: the values of the setting, and the effect of hints of vLLM's requests on the
-blocks that they release.
+"""Tests ``KVPOOL_VLLM_HINTS``: the values of the setting, and how hints of vLLM's requests affect the
+blocks that the requests release.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def vllm() -> Iterator[Any]:
 
 
 class Manager:
-    """Stands in for vLLM's KV-cache manager: the parts that are read, the tables of one group, and the
-    method that frees a request.
+    """Stands in for vLLM's KV-cache manager. It has the attributes that kvpool reads, the tables of one
+    group, and the method that frees a request.
     """
 
     def __init__(self, hints: str | None = ALL, num_blocks: int = 16, **more: Any) -> None:
@@ -41,7 +41,7 @@ class Manager:
         self.coordinator = SimpleNamespace(single_type_managers=(group,))
 
     def run(self, tokens: list[int], name: str = "r", *, finished: bool = True, **said: Any) -> list[int]:
-        """Runs a request with these hints: its blocks are cached and freed. Returns the blocks."""
+        """Runs a request with these hints until its blocks are cached and freed. Returns the blocks."""
         request = request_of(
             tokens, session_id=said.pop("session_id", None), cache_salt=said.pop("cache_salt", None)
         )
@@ -59,7 +59,7 @@ class Manager:
         self.block_pool.free_blocks(reversed(self.tables.pop(request.request_id)))
 
     def cached_order(self) -> list[int]:
-        """Returns the cached blocks in the order of eviction, the next victim first."""
+        """Returns the cached blocks in the order in which they would be evicted."""
         return [
             block for block in order(self.block_pool) if self.block_pool.blocks[block].block_hash is not None
         ]
@@ -67,9 +67,6 @@ class Manager:
 
 def action(kind: str, **payload: Any) -> dict[str, Any]:
     return {"actions": [{"action_type": kind, "payload": payload}]}
-
-
-# --- The setting ---
 
 
 def test_the_setting_is_off_and_its_fields_are_those_of_the_rules() -> None:
@@ -112,14 +109,11 @@ def test_the_shadow_takes_no_hints() -> None:
         Settings.from_environment({"KVPOOL_VLLM": "shadow", "KVPOOL_VLLM_HINTS": "all"})
 
 
-# --- Effects of hints ---
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_random_priorities_are_the_order_of_eviction(seed: int) -> None:
-    # The documentation says: the priority of a block is 35 less the number of its request, and at least
-    # 0. The lowest priority is evicted first. Within a priority, the block that was released first is
-    # evicted first.
+    # docs/hints.md states: the priority of a block is 35 minus the priority of its request, and at
+    # least 0. The block with the lowest priority is evicted first, and among equal priorities the block
+    # that was released first.
     numbers = random.Random(seed)
     manager = Manager('{"priority": true, "max_priority": 90}', 40)
     expected = []
@@ -218,9 +212,6 @@ def test_a_pool_of_other_memory_or_without_a_cache_has_none() -> None:
     assert make_pool(medium="CPU").hints is None
     assert make_pool(caching=False).hints is None
     assert make_pool().hints is not None
-
-
-# --- Where hints are observed ---
 
 
 def test_at_the_level_pool_vllms_manager_says_them_before_it_frees() -> None:

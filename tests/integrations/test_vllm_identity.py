@@ -145,7 +145,7 @@ def test_the_order_of_mappings_and_sets_does_not_count() -> None:
 
 
 class Plain:
-    """An object whose ``repr`` contains its address."""
+    """An object whose ``repr`` contains its memory address, which differs between runs."""
 
 
 class Raising(HfConfig):
@@ -269,7 +269,9 @@ def test_weights_of_a_loader_that_may_read_elsewhere_must_be_named(
 
 
 def test_weights_from_modelscope_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache of huggingface_hub can contain a different model with the same name."""
+    """A ModelScope repository can have the same name as a different model in the cache of
+    huggingface_hub.
+    """
     refs = tmp_path / "models--org--name" / "refs"
     refs.mkdir(parents=True)
     (refs / "main").write_text("0" * 40)

@@ -1,5 +1,5 @@
-"""tools/vllm_identity_check.py reports every difference. Its engines need vLLM, so this test does not
-run them.
+"""Tests how tools/vllm_identity_check.py reports differences between engines. Its engines need vLLM, so
+this test does not run them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_every_difference_is_a_problem(found: dict[str, Any], problem: str) -> N
 
 
 def test_each_base_has_a_change_that_hits() -> None:
-    """If a base configuration never hit, its cases would miss for another reason than the change."""
+    """If no case of a base configuration hit, its cases could miss for another reason than the change."""
     assert {case.base for case in CASES} == set(BASES) == {case.base for case in CASES if case.hits}
     assert len({case.name for case in CASES}) == len(CASES)
     assert sum(not case.hits for case in CASES) >= 17

@@ -1,4 +1,6 @@
-"""Tests the journals of vLLM's pools: in a folder, in memory, at the end of a process, and in a replay."""
+"""Tests the journals of vLLM's pools: in a folder, in memory, at the end of a process, and when they
+are replayed.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,8 @@ def test_a_pool_whose_journal_cannot_be_created_has_none(
 
 
 def _engine(folder: str, said: Connection, ends_by: str) -> None:
-    """Runs an engine's process. Its pool is in a reference cycle and frozen, so the garbage collector
-    never frees it.
+    """Runs the process of an engine. Its pool is in a reference cycle and frozen, so the garbage
+    collector never frees it.
     """
     with contextlib.ExitStack() as stack:
         if ends_by == "signal":

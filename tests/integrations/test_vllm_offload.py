@@ -38,8 +38,8 @@ def vllm() -> Iterator[Vllm]:
 
 
 def test_what_is_left_of_a_prefix_is_a_prefix(vllm: Vllm) -> None:
-    """A prompt is evicted from its end, even if it was stored in several batches. Chunks of other
-    requests are evicted before it.
+    """The last chunks of a prompt are evicted first, even if the prompt was stored in several batches.
+    Chunks of other requests are evicted before.
     """
     path = "abababab"
     for batches in ([prefix(path)], [[key] for key in prefix(path)], [prefix(path)[4:], prefix(path)[:4]]):
@@ -94,7 +94,7 @@ def test_policy_refuses_slots_that_cannot_be(vllm: Vllm) -> None:
 
 def test_any_evictor_will_do() -> None:
     class Newest:
-        """Evicts the newest block first, unlike LRU."""
+        """A policy that evicts the newest block first, unlike LRU."""
 
         def __init__(self, num_blocks: int, /) -> None:
             self.held: list[int] = []

@@ -1,5 +1,5 @@
-"""Compares kvpool in vLLM's KV offloading with reference models: random operations, after each of which
-all totals are recomputed.
+"""Compares kvpool in vLLM's KV offloading with models. The calls are random, and all totals are
+recomputed after each call.
 
 The models are short lists and dictionaries. Stand-ins replace vLLM.
 """
@@ -41,7 +41,9 @@ def vllm() -> Iterator[Vllm]:
 
 
 class PolicyMachine(RuleBasedStateMachine):
-    """Compares ``kvpool_lru`` with a model of lists. The calls are those of an offloading manager."""
+    """Compares ``kvpool_lru`` with a model of lists. The calls are those that an offloading manager
+    makes.
+    """
 
     policy_type: Any = None
     SLOTS = 5
@@ -214,8 +216,8 @@ def test_policy_against_a_model(vllm: Vllm) -> None:
 
 
 class ManagerMachine(RuleBasedStateMachine):
-    """Compares ``KvpoolOffloadingManager`` with dictionaries. The rank of a chunk is (request,
-    -position), and the idle chunk with the lowest rank is evicted.
+    """Compares ``KvpoolOffloadingManager`` with dictionaries. Each chunk is ranked by its request and
+    its position in the prompt. The idle chunk with the lowest rank is evicted.
     """
 
     manager_type: Any = None

@@ -1,5 +1,5 @@
-"""Tests ``VllmGroups`` with one group of full attention: lookups whose results are reused, and unusual
-calls.
+"""Tests ``VllmGroups`` with a single group of full attention: lookups that reuse the result of an
+earlier lookup, and unusual calls.
 
 ``test_vllm_groups`` compares ordinary calls with vLLM's managers. A refused call must change nothing.
 """
@@ -43,9 +43,11 @@ class Result:
 
 
 class Calls:
-    """A ``VllmGroups``, together with the state that vLLM's manager would have."""
+    """A ``VllmGroups``, together with the state that vLLM's manager would have: pool, tables and
+    counts.
+    """
 
-    #: vLLM's name for the number of tokens between cached states. It is not read for full attention.
+    #: An attribute that vLLM's manager has. kvpool does not read it for full attention.
     retention_interval = None
 
     def __init__(
@@ -100,8 +102,8 @@ class Calls:
         )
 
     def lookup(self, hashes: Any, limit: int) -> tuple[Any, int]:
-        """Returns a hit in the form in which vLLM's manager passes it to the caller, and its number of
-        tokens.
+        """Makes a lookup. Returns the hit in the form in which vLLM's manager returns it, and its
+        number of tokens.
         """
         blocks, tokens, more = self.calls.find_longest_cache_hit(hashes, limit)
         assert more == 0
@@ -122,19 +124,16 @@ class Calls:
         return self.pool.order(), blocks, tables, dict(self.num_cached), set(self.pool.keys())
 
 
-# --- Lookups that are kept ---
-
-
 def cached(calls: Calls, name: str, tokens: list[int]) -> None:
-    """Runs a request until it finishes. Its blocks are then cached and free."""
+    """Runs a request until it finishes. Afterwards its blocks are cached and free."""
     request = request_of(name, tokens)
     assert calls.calls.allocate_slots(request, len(tokens)) is not None
     assert calls.calls.free(name)
 
 
 class Digests:
-    """The digests of a request, with a count of reads. The class is not a list, because kvpool reads a
-    list without calling a method.
+    """The hashes of a request. The object counts how many are read. It is not a list, because kvpool
+    reads a list without calling a method.
     """
 
     def __init__(self, tokens: list[int]) -> None:
@@ -149,7 +148,7 @@ class Digests:
 
 
 def look(calls: Calls, tokens: list[int]) -> tuple[list[int], int]:
-    """Returns the ids of a hit, and how many digests were read for it."""
+    """Makes a lookup. Returns the ids of the hit, and how many hashes were read for it."""
     digests: Any = Digests(tokens)
     blocks, length = calls.lookup(digests, len(tokens))
     ids = [] if blocks is calls.empty else blocks.ids
@@ -157,7 +156,8 @@ def look(calls: Calls, tokens: list[int]) -> tuple[list[int], int]:
     return ids, digests.reads
 
 
-#: Digests that a lookup reads to check the kept hit and to continue after it.
+#: Number of hashes that a lookup may read to check the result of an earlier lookup and to continue
+#: after it.
 FEW = 3
 
 
@@ -194,7 +194,7 @@ def test_a_lookup_of_another_prefix_starts_over() -> None:
     other = look(calls, [0, 0, 0, 0, 1, 1])[0]
     assert look(calls, [0] * 8)[0] == [1, 2, 3, 4]
     assert look(calls, [0, 0, 0, 0, 1, 1])[0] == other
-    # This lookup is shorter than the kept result, so the kept result cannot answer it.
+    # This lookup is shorter than the stored result, so it cannot use that result.
     assert look(calls, [0] * 4)[0] == [1, 2]
     assert look(calls, [1] * 4)[0] == []
     assert look(calls, [])[0] == []
@@ -240,9 +240,6 @@ def test_the_last_block_of_a_hit_is_dropped_where_speculation_needs_it() -> None
     for _ in range(2):
         assert look(calls, [0] * 6)[0] == [1, 2]
     assert look(calls, [0] * 2)[0] == []
-
-
-# --- Unusual calls ---
 
 
 @pytest.mark.parametrize(

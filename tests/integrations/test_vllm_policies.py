@@ -1,5 +1,5 @@
-"""Tests ``KVPOOL_VLLM_EVICTION``: the accepted names, when a name is refused, and the notifications
-that a policy gets from a pool.
+"""Tests ``KVPOOL_VLLM_EVICTION``: which names it accepts, when it refuses a name, and which
+notifications a policy gets from a pool.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 POLICIES = [name for name in EVICTIONS if name != LRU]
-#: The group of full attention, and a group that no lookup of full attention reads.
+#: The group of full attention, and a group that lookups of full attention do not read.
 FULL, WINDOW = 0, 5
 
 
@@ -30,9 +30,6 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.delenv(name, raising=False)
     with fake_vllm() as package:
         yield package
-
-
-# --- Settings ---
 
 
 def test_every_policy_of_kvpools_is_a_setting_but_the_one_that_needs_times() -> None:
@@ -94,9 +91,6 @@ def test_a_level_makes_its_pools_with_the_setting() -> None:
         assert not part("pool").BlockPool(4, True, UNIT).core.keeps_history
 
 
-# --- Notifications of a policy ---
-
-
 def cache(pool: Any, table: list[Any], tokens: list[int], group: int = FULL, first: int = 0) -> None:
     pool.cache_full_blocks(request_of(tokens), table, first, len(table), BLOCK[FULL], group)
 
@@ -106,15 +100,15 @@ def cached(pool: Any) -> list[int]:
 
 
 def one_by_one(pool: Any, blocks: list[Any]) -> None:
-    """Frees a table one block at a time, the first block first. So only a policy that knows chains
-    evicts the last block first.
+    """Frees a table one block at a time, the first block first. A policy that knows which block follows
+    which still evicts the last block first.
     """
     for block in blocks:
         pool.free_blocks([block])
 
 
 def look_up(pool: Any, groups: list[int], tokens: list[int]) -> Any:
-    """Makes a lookup with full attention, as vLLM's coordinators do."""
+    """Makes a lookup in groups of full attention, as vLLM's coordinators do."""
     spec = type("Spec", (), {"block_size": BLOCK[FULL]})()
     hashes = request_of(tokens).block_hashes
     return part("lookup").find_in_full_attention(
@@ -146,7 +140,8 @@ def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
     cache(pool, full, [1, 2, 3, 4])
     cache(pool, window, [1, 2, 3, 4], WINDOW)
     one_by_one(pool, [*full, *window])
-    # The first block of the window is evicted before the second.
+    # The blocks are evicted in the order in which they were freed, so a window's first block is evicted
+    # first.
     assert cached(pool) == [2, 1, 3, 4]
 
 

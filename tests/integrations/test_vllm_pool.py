@@ -1,4 +1,6 @@
-"""Tests ``BlockPool`` over a stand-in for vLLM, one behaviour in each test."""
+"""Tests ``BlockPool``, kvpool's pool for vLLM, over a stand-in for vLLM. Each test checks one
+behaviour.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +95,6 @@ def test_a_reuse_watcher_of_a_block_that_others_hold_waits_and_a_reset_calls_it_
     assert seen == [block]
 
 
-# --- Blocks of other pools ---
-
-
 def test_blocks_of_another_pool_are_freed_there() -> None:
     pool, other = make_pool(3), make_pool(3)
     (own,), foreign = pool.get_new_blocks(1), other.get_new_blocks(2)
@@ -140,14 +139,11 @@ def test_a_copy_in_a_loose_block_keeps_its_hash_from_being_removed() -> None:
     for block in (own, LooseBlock(1000, ref_cnt=1)):
         pool.cache_full_blocks(request, [block], 0, 1, BLOCK[0], 0)
     assert len(pool.take_events()) == 1
-    # The view of the index contains both, the pool's own block first.
+    # Both blocks are under the key in the view of the index. The pool's own block comes first.
     assert list(pool.cached_block_hash_to_block._cache[key_of([1, 2])]) == [1, 1000]
     pool.free_blocks([own])
     assert pool.reset_prefix_cache()
     assert pool.get_cached_block(digest((1, 2)), [0]) is None
-
-
-# --- Parts of blocks ---
 
 
 def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
@@ -163,16 +159,13 @@ def test_a_part_of_a_block_is_found_until_the_block_is_full() -> None:
     assert [type(event) for event in pool.take_events()] == [BlockRemoved, BlockStored]
     assert pool.get_cached_block(digest((1, 2)), [0]) is None
     assert block.block_hash_num_tokens == 4
-    # A shorter part of a full block gets an additional key. A part that replaces the content removes
-    # all keys.
+    # If a full block is cached as a shorter part, it gets an additional key. If the part replaces the
+    # content, all other keys are removed.
     pool.cache_partial_block(request, block, 2, 0, 4)
     assert pool.cached_block_hashes_by_block == {block.block_id: {key_of([1, 2])}}
     pool.cache_partial_block(request, block, 2, 0, 4, replace_existing_hashes=True)
     assert (cached_keys(pool), block.block_hash) == ({key_of([1, 2])}, key_of([1, 2]))
     assert pool.cache_partial_block(request, pool.null_block, 2, 0, 4) is None
-
-
-# --- Bad input is refused and changes nothing ---
 
 
 def snapshot(pool: Any) -> tuple[Any, ...]:
@@ -187,8 +180,8 @@ def snapshot(pool: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def busy() -> Any:
-    """A pool of four blocks. Blocks 1 and 2 are held, and 1 is cached. Block 3 is cached and free, and
-    4 is free.
+    """A pool of four blocks. Blocks 1 and 2 have references, and 1 is also cached. Block 3 is cached
+    and free, and 4 is free without content.
     """
     pool = make_pool(5)
     table = pool.get_new_blocks(3)
@@ -270,9 +263,6 @@ def test_a_pool_of_no_number_of_blocks_is_refused(value: Any) -> None:
         make_pool(value)
 
 
-# --- The pool as an object, and the views that vLLM uses ---
-
-
 def test_a_pool_of_the_null_block_alone_has_nothing_to_give() -> None:
     pool = make_pool(1)
     assert (pool.get_num_free_blocks(), pool.get_usage(), order(pool)) == (0, 0, [])
@@ -352,8 +342,8 @@ def test_the_count_of_free_blocks_can_be_written_and_allocations_follow_it() -> 
     assert (queue.num_free_blocks, order(pool)) == (0, [4, 5, 6, 7, 8])
     pool.free_blocks(taken[:2])
     assert (queue.num_free_blocks, order(pool)) == (2, [1, 2, 4, 5, 6, 7, 8])
-    # The test removes more blocks from the queue than the count of free blocks. The count is never
-    # negative.
+    # The test removes more blocks from the queue than its count of free blocks. The count does not
+    # become negative.
     queue.popleft_n(2)
     queue.popleft()
     assert queue.num_free_blocks == 0
@@ -412,7 +402,7 @@ def test_the_map_of_hashes_reads_and_writes_like_vllms() -> None:
     assert cache == {one: {1: table[0], 2: table[1]}, other: table[2]}
     assert (view.contain(one, 2), view.contain(one, 3), view.pop(one, 3)) == (True, False, None)
     assert view.pop(one, 1) is table[0]
-    # The key had several blocks. vLLM keeps its dictionary of blocks until it is empty.
+    # If a key once had several blocks, vLLM keeps a dictionary for it until the dictionary is empty.
     assert cache[one] == {2: table[1]}
     assert set(cache) == {one, other}
     del cache[other]

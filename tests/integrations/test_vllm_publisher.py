@@ -1,5 +1,5 @@
-"""Tests kvpool's publisher in place of vLLM's: which publisher belongs to which pool, and that the
-published events match the content of the pool.
+"""Tests kvpool's publisher in place of vLLM's. Each publisher must belong to the right pool, and the
+published events must match the content of the pool.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Config:
 
 
 class ZmqEventPublisher:
-    """Stands in for the part of vLLM's publisher that the plug-in uses."""
+    """Stands in for those parts of vLLM's publisher that the plug-in uses."""
 
     @staticmethod
     def offset_endpoint_port(endpoint: str | None, rank: int) -> str | None:
@@ -59,7 +59,7 @@ class Factory:
 
 @dataclasses.dataclass
 class Manager:
-    """Stands in for the part of vLLM's KVCacheManager that the plug-in reads."""
+    """Stands in for those parts of vLLM's KVCacheManager that the plug-in reads."""
 
     block_pool: Any
     coordinator: Any = None
@@ -105,8 +105,11 @@ def test_hashes_are_published_in_the_form_of_vllms_setting(vllm: Any) -> None:
 
 
 def engine(num_blocks: int = 8, **config: Any) -> tuple[Any, Any]:
-    """Creates a publisher and then the manager whose pool uses it, in the same order as a scheduler."""
-    # A pool's class determines which events exist. The publisher is created before the pool.
+    """Makes a publisher, and then the manager whose pool uses it. A scheduler makes them in the same
+    order.
+    """
+    # The publisher is made before its pool. So an attribute of the pool's class, which this call sets,
+    # determines the kind of events.
     make_pool(events=None)
     publisher = Factory.create(Config(**config))
     manager = Manager(make_pool(num_blocks))
@@ -115,9 +118,7 @@ def engine(num_blocks: int = 8, **config: Any) -> tuple[Any, Any]:
 
 
 def told(publisher: Any) -> Vllm:
-    """Returns the events that the publisher's sink received, decoded as vLLM's own subscriber decodes
-    them.
-    """
+    """Returns the content that vLLM's own subscriber would have after all events of the publisher."""
     publisher._publisher.flush()
     reader = Vllm()
     for number, batch in enumerate(publisher._publisher.snapshot().batches):
@@ -180,7 +181,6 @@ def test_a_publisher_belongs_to_one_pool_and_a_closed_one_to_none() -> None:
     del forgotten
     assert make_pool().feed is None
     left = Factory.create(Config())
-    # A pool for CPU memory does not use the publisher.
     assert make_pool(medium="CPU").feed is None
     left.shutdown()
 
@@ -212,15 +212,15 @@ def test_an_event_contains_the_extra_keys_of_its_blocks() -> None:
     publisher._publisher.flush()
     (event,) = msgpack.unpackb(publisher._publisher.snapshot().batches[0])[1]
     assert (event["lora_id"], event["lora_name"], event["session_id"]) == (7, "name", "session")
-    # The stand-in does not remove the tags, unlike vLLM.
+    # The stand-in keeps the tags of extra keys, which vLLM removes.
     assert [len(keys) for keys in event["extra_keys"]] == [2, 1]
     publisher.shutdown()
 
 
 @pytest.mark.parametrize("broken", ["tokens", "keys"])
 def test_a_block_that_cannot_be_published_is_not_cached(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In an earlier version such a block was cached, so lookups found it. But neither this block nor the
-    # blocks after it were published.
+    # In an earlier version such a block was cached, so lookups found it. But it was not published, and
+    # neither were the blocks after it.
     publisher, manager = engine()
     pool = manager.block_pool
     request = request_of([1, 2, 3, 4], cache_salt="s" if broken == "keys" else None)
@@ -293,8 +293,8 @@ def test_random_calls_of_a_pool_are_published_exactly(seed: int) -> None:
 
 
 def reachable(pool: Any) -> set[int]:
-    """Returns the blocks that lookups find which begin at the first block, over all prompts of up to
-    five blocks.
+    """Returns the blocks that lookups can find from the first block on, over all prompts of up to five
+    blocks.
     """
     found: set[int] = set()
     waiting: list[list[int]] = [[]]

@@ -1,4 +1,4 @@
-"""Tests how the plug-in installs itself into vLLM, and in which cases it does not."""
+"""Tests how the plug-in installs itself into vLLM, and when it does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tests.integrations.fake_vllm import BOUND, fake_vllm, part
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Every name that a level replaces: the module or class, without "vllm.", and the name in it.
+#: Every name in vLLM that some level replaces, as the path of its module or class without "vllm.", and
+#: the name in it.
 NAMES = tuple(
     tuple(path.removeprefix("vllm.").replace(":", ".").rpartition(".")[::2])
     for path in dict.fromkeys(one for paths in gate.REPLACED.values() for one in paths)
@@ -34,9 +35,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def owned(vllm: Any) -> list[Any]:
-    """Returns the objects with these names. Descriptors are returned themselves, not the values that
-    they give.
-    """
+    """Returns the objects with these names. For a descriptor, returns the descriptor and not its value."""
     found = []
     for path, name in NAMES:
         owner = vllm
@@ -51,7 +50,7 @@ def is_kvpools(value: Any) -> bool:
 
 
 def register(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Registers the plug-in. Returns the log lines of warnings and errors."""
+    """Registers the plug-in. Returns the messages that it logs as warnings or errors."""
     with caplog.at_level(logging.INFO, plugin.LOGGER_NAME):
         plugin.register()
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -199,7 +198,7 @@ def test_registered_twice_is_registered_once(
     register(caplog)
     first = owned(vllm)
     caplog.clear()
-    # A second registration would log an error about this name and refuse the level.
+    # A second registration would log an error about this unknown level.
     monkeypatch.setenv("KVPOOL_VLLM", "unknown")
     assert register(caplog) == []
     assert caplog.records == []

@@ -1,5 +1,5 @@
-"""The table of vLLM's settings in design/vllm-settings.md matches kvpool's behaviour.
-tools/vllm_settings.py checks that.
+"""The table of vLLM's settings in design/vllm-settings.md matches kvpool's list of exclusions, as
+tools/vllm_settings.py checks.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def test_the_page_lists_every_kind_of_setting() -> None:
 
 
 def test_every_exclusion_is_listed_with_its_reason() -> None:
-    """If a listed name did not exist in any version of vLLM, it would silently exclude a later setting
-    with this name.
+    """If an excluded name did not exist in any version of vLLM, a later setting with this name would be
+    excluded unnoticed.
     """
     tables = [*excluded.FIELDS.items(), ("ModelConfig", excluded.TEXT_ONLY)]
     for kind, reasons in tables:

@@ -1,7 +1,7 @@
-"""Tests the shadow without vLLM, with two small managers, one of which can be broken, and with the
-trail (record of calls) of a difference.
+"""Tests the shadow, which compares vLLM with kvpool, without vLLM. It compares two small managers, one
+of which a test can break. After a difference, the trail (a file with the last calls) is checked.
 
-``make vllm-shadow-selftest`` tests it with a real vLLM, and ``make vllm-shadow-conformance`` runs
+``make vllm-shadow-selftest`` tests the shadow in a real vLLM, and ``make vllm-shadow-conformance`` runs
 vLLM's own tests at this level.
 """
 
@@ -91,7 +91,7 @@ def test_blocks_of_another_pool_are_left_to_vllm(pair: tuple[Any, Any, Compariso
 
 
 def check_off(manager: Any, comparison: Comparison) -> None:
-    """Checks that the manager has no mirror any more, and works like a new one."""
+    """Checks that the shadow is off: the manager has no mirror any more, and works like a new one."""
     assert not comparison.running
     assert comparison.mirror is None
     assert not set(vars(manager)) & set(comparing.MANAGER)
@@ -370,8 +370,8 @@ def test_vllm_is_as_it_was_where_the_mirror_cannot_be_made(
 def construct(
     self: Any, groups: int = 1, *, metrics_collector: Any = None, log_stats: bool = False, watermark: int = 0
 ) -> None:
-    """Makes the parts of vLLM's ``KVCacheManager`` that kvpool reads, for full attention together with
-    windows.
+    """Gives a stand-in the parts of vLLM's ``KVCacheManager`` that kvpool reads, for full attention
+    together with windows.
     """
     pool = part("manager").stock.kv_cache_coordinator.BlockPool(30, True, BLOCK, True, metrics_collector)
     managers = []
@@ -424,8 +424,8 @@ BLOCK = 2
 
 @pytest.fixture
 def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the stand-in's manager. Like vLLM's manager, it creates its pool through the name in the
-    coordinator's module.
+    """Returns the stand-in for vLLM's manager. Like vLLM's manager, it makes its pool by the name in
+    the coordinator's module.
     """
     monkeypatch.setattr(shadow._StockManager, "__init__", construct)
     monkeypatch.setattr(
@@ -436,8 +436,8 @@ def stock(shadow: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
-    """The pool of the mirror has the same class as at the level ``manager``, so all fast paths that
-    check the class are used.
+    """The mirror's pool has the same class as at the level ``manager``. So all fast paths that check
+    the class are used.
     """
     mirror = stock.make_mirror((), {"log_stats": True, "watermark": 1})
     pool = mirror.block_pool
@@ -445,8 +445,8 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
     assert type(mirror) is part("manager").KVCacheManager
     assert part("manager")._why_not(mirror) is None
     assert (mirror.log_stats, mirror.watermark_blocks) == (False, 1)
-    # The mirror does not contain the parts in which the level differs from vLLM on purpose. It writes a
-    # journal.
+    # The mirror writes a journal, and uses vLLM's form of events, because the level's own events differ
+    # from vLLM's on purpose.
     assert type(pool.events) is part("events").StockEvents
     assert pool.core.journal_image() is not None
     calls: Counter[str] = Counter()
@@ -474,8 +474,8 @@ def test_the_mirror_is_what_the_level_manager_is(stock: Any) -> None:
         }
         window = type("Manager", (), need)
         part("lookup").find_in_sliding_window(window, *given)
-    # All calls of the level that are implemented in Rust. Excluded are one call that connectors make,
-    # and the calls that lookups make on a pool.
+    # The calls of the level ``manager`` that are implemented in Rust. The test leaves out a call that
+    # connectors make, and the calls that lookups make on a pool.
     groups = {f"VllmGroups.{name}" for name in public(_core.vllm.VllmGroups)}
     assert groups - set(calls) == {"VllmGroups.find_longest_cache_hit_per_group"}
     assert {"VllmPool.find_run", "VllmPool.find_window", "VllmPool.num_evictable"} <= set(calls)
@@ -506,7 +506,7 @@ def public(cls: type) -> set[str]:
 
 @contextlib.contextmanager
 def counting(calls: Counter[str]) -> Iterator[None]:
-    """Counts the calls of functions that are not implemented in Python."""
+    """Counts the calls of functions that are implemented in Rust."""
 
     def count(_frame: Any, event: str, called: Any) -> None:
         if event == "c_call":
@@ -525,7 +525,8 @@ def test_where_metrics_are_collected_the_mirror_takes_the_calls_that_tell_of_eve
             raise AssertionError(f"{name}: it is the caller's, and not to be told twice")
 
     mirror = stock.make_mirror((), {"metrics_collector": Collector()})
-    # With one group of full attention, ordinary calls do not report blocks.
+    # With a single group of full attention, ordinary calls would not report each block to the
+    # collector.
     assert mirror.groups is not None
     request_ = Request(
         "r", [1, 2, 3, 4, 5], [bytes([number]) * 32 for number in range(2)], num_prompt_tokens=5

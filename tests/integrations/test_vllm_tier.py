@@ -1,7 +1,5 @@
-"""Tests kvpool's store as a tier of vLLM's, over stand-ins for vLLM: stored chunks are found, and no
-others.
-
-tools/vllm_conformance.py tests the tier inside vLLM.
+"""Tests kvpool's store as a tier of vLLM's offloading, over stand-ins for vLLM. Stored chunks are
+found, and no others. tools/vllm_conformance.py tests the tier inside vLLM.
 """
 
 from __future__ import annotations
@@ -37,7 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNKS, CHUNK = 8, 4096
-#: The time limit of every wait, far longer than any machine needs. No test measures time with it.
+#: The time limit of every wait. It is far longer than any machine needs, so no test measures time with
+#: it.
 AGES = 120.0
 numpy = pytest.importorskip("numpy")
 
@@ -93,15 +92,15 @@ class Engine:
         settings.setdefault("deadline", AGES)
         settings.setdefault("root_dir", None if "url" in settings else str(folder))
         spec = settings.pop("spec", None) or spec_of()
-        # The tier finds the configuration by this variable name, as in the constructor of vLLM's
-        # connector.
+        # The tier finds the configuration in a local variable of its caller with this name, as in the
+        # constructor of vLLM's connector.
         vllm_config = settings.pop("config", None) or VllmConfig()
         self.tier = vllm.tier(spec, memoryview(self.memory), "kvpool", None, **settings)
         self.context = self.request()
         assert vllm_config is not None
 
     def request(self, adapter: LoRARequest | None = None) -> Any:
-        """Returns the context of a new request."""
+        """Returns the context of a new request, as vLLM passes it to the tier."""
         positions = {key(number): 16 * number for number in range(CHUNKS)}
         module = sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"]
         context = vars(module)["_create_req_context"](Request(adapter, positions))
@@ -139,7 +138,8 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
         "STORAGE",
         "LOCAL",
     )
-    # A second replica has a separate folder. The next engine is the first replica again.
+    # A second replica that runs at the same time has a separate folder. After both have ended, the next
+    # engine gets the folder of the first.
     beside = Engine(vllm, tmp_path)
     assert beside.found(key(1), key(1, 1)) == [False, False]
     engine.tier.shutdown()
@@ -153,8 +153,8 @@ def test_what_is_stored_is_loaded_by_another_engine(vllm: Vllm, tmp_path: Path) 
 
 
 def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> None:
-    """Chunks that other engines have written are found. Requests wait for the answer of the back end,
-    but the scheduler does not.
+    """Chunks that other engines have written are found. While the back end has not answered, the
+    requests wait but the scheduler does not.
     """
 
     def engine() -> Engine:
@@ -183,7 +183,7 @@ def test_a_shared_back_end_is_asked_once_a_step(vllm: Vllm, tmp_path: Path) -> N
 
 
 def test_a_server_that_is_down_is_a_miss(vllm: Vllm, tmp_path: Path) -> None:
-    """If a server is down, lookups miss, requests are computed, and later lookups ask the server again."""
+    """If a server is down, lookups miss, and requests are computed. Later lookups ask the server again."""
     engine = Engine(vllm, tmp_path, url=f"folder://{tmp_path}")
     for broken in tmp_path.iterdir():
         if broken.is_dir():
@@ -285,8 +285,8 @@ def test_what_is_offered_once_costs_no_write(vllm: Vllm, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("on_reset", "kept"), [("renew", False), ("keep", True)])
 def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset: str, kept: bool) -> None:
-    """When weights are updated, vLLM resets its caches, and then asks persistent tiers for the same
-    keys.
+    """After an update of the weights, vLLM resets its caches. Then it asks persistent tiers for the
+    same keys.
     """
     engine = Engine(vllm, tmp_path, on_reset=on_reset)
     engine.job([key(1)], [0], load=False)
@@ -297,8 +297,8 @@ def test_kv_of_other_weights_is_not_served(vllm: Vllm, tmp_path: Path, on_reset:
     engine.job([key(3)], [2], load=False, context=engine.request())
     assert engine.found(key(3)) == [True]
     engine.tier.shutdown()
-    # The new engine starts with its original weights, so it must not find chunks that were computed
-    # with the updated ones.
+    # The new engine starts with its original weights. So it must not find chunks that were computed
+    # with the updated weights.
     again = Engine(vllm, tmp_path, on_reset=on_reset)
     assert again.found(key(1), key(2), key(3)) == [kept, kept, kept]
     again.tier.shutdown()
@@ -314,7 +314,7 @@ def test_a_request_that_began_before_a_reset_stores_nothing(vllm: Vllm, tmp_path
 
 
 def scheduler(engine: Engine, kind: Any = None) -> Any:
-    """Returns a scheduler of the vLLM in which the tier has installed its hook."""
+    """Returns vLLM's scheduler after the tier has installed its hook in it."""
     return (kind or vars(sys.modules["vllm.v1.core.sched.scheduler"])["Scheduler"])(engine.tier)
 
 
@@ -339,9 +339,7 @@ def test_a_reset_means_nothing_where_weights_never_change(vllm: Vllm, tmp_path: 
 
 
 def test_a_scheduler_of_its_own_renews(vllm: Vllm, tmp_path: Path) -> None:
-    """Old chunks are always removed, even with a scheduler that does not support connectors, and with
-    one whose reset fails.
-    """
+    """Old chunks are removed even if the scheduler does not support connectors, or if its reset fails."""
     engine = Engine(vllm, tmp_path)
 
     class Mine:
@@ -389,8 +387,8 @@ def test_what_workers_run_renews_unless_it_is_harmless(
 
 
 def test_a_tier_that_has_ended_is_not_renewed(vllm: Vllm, tmp_path: Path) -> None:
-    """Two engines may follow each other in one process. A tier whose store could not be opened is not
-    renewed.
+    """Two engines may follow each other in one process. A reset affects neither the tier of an ended
+    engine nor a tier whose store could not be opened.
     """
     ended, running = Engine(vllm, tmp_path / "ended"), Engine(vllm, tmp_path / "running")
     (tmp_path / "file").touch()
@@ -446,7 +444,7 @@ def test_chunks_of_an_adapter_are_named_by_its_content(vllm: Vllm, tmp_path: Pat
 
 
 def test_an_adapter_that_changes_while_the_engine_runs_is_not_stored(vllm: Vllm, tmp_path: Path) -> None:
-    """If an adapter changes, it is unknown whether the workers use the old or the new one."""
+    """If an adapter changes, it is unknown whether the workers use the old or the new adapter."""
     adapter = adapter_in(tmp_path / "adapter")
     engine = with_adapters(vllm, tmp_path / "kv")
     began = engine.request(adapter)
@@ -622,8 +620,8 @@ def test_the_folder_of_the_user_is_expanded(
 def test_hits_of_a_disk_count_as_such_and_hits_of_a_shared_back_end_do_not(
     vllm: Vllm, tmp_path: Path
 ) -> None:
-    """vLLM's own test of its factory expects that the class of an unknown tier reports no source of
-    hits.
+    """vLLM's own test of its factory requires that a tier's class, as opposed to an instance, names no
+    known source of hits.
     """
     assert vllm.tier.cache_hit_source == "elsewhere"
     for number, settings in enumerate(({}, {"url": f"disk://{tmp_path / 'url'}"})):
@@ -647,8 +645,8 @@ def test_settings_out_of_range_are_refused(vllm: Vllm, tmp_path: Path) -> None:
 def test_what_the_conformance_run_wrote_goes_with_it(
     vllm: Vllm, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run left 1.5 GB on disk, because the folder was never removed and stores that tests left
-    open continued to write.
+    """In an earlier version, each run left 1.5 GB on disk: the folder was never removed, and stores
+    that tests left open continued to write.
     """
     example = types.ModuleType("vllm.v1.kv_offload.tiering.example.manager")
     vars(example)["ExampleSecondaryTierManager"] = types.SimpleNamespace(

@@ -1,4 +1,6 @@
-"""Tests the records of the shadow without vLLM: plain values, the texts that describe them, and files."""
+"""Tests the shadow's files with the last calls before a difference: the values in them, and the texts
+that describe values.
+"""
 
 from __future__ import annotations
 

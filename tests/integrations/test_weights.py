@@ -1,4 +1,6 @@
-"""Tests the names of weights: they are made of the content, or of the commit that is served."""
+"""Tests the names of weights. A name depends on the content of the files, or on the commit that is
+served.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Creates a cache of huggingface_hub with two branches of org/name."""
+    """Makes a cache of huggingface_hub in which org/name has two branches."""
     cache = tmp_path / "hub"
     refs = cache / "models--org--name" / "refs"
     (refs / "pr").mkdir(parents=True)
@@ -58,7 +60,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def keep_times(path: Path, write: str | bytes) -> None:
-    """Replaces the content of a file and keeps its size and mtime, as images, cp -p and rsync do."""
+    """Replaces the content of a file but keeps its size and mtime, as container images, cp -p and rsync
+    do.
+    """
     before = path.stat()
     data = write.encode() if isinstance(write, str) else write
     assert len(data) == before.st_size
@@ -180,7 +184,7 @@ def test_a_memory_that_cannot_be_written_fails_nothing(folder: Path, monkeypatch
 def test_a_file_that_has_just_changed_is_not_remembered(
     folder: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two changes within one tick of the clock get the same times."""
+    """A file that is changed twice within one tick of the clock has the same times after both changes."""
     monkeypatch.setattr(weights, "_SETTLED", 3_600 * 1_000_000_000)
     content_of(folder)
     assert not remembered.exists()
@@ -189,7 +193,7 @@ def test_a_file_that_has_just_changed_is_not_remembered(
 def test_a_file_system_with_whole_seconds_is_read_at_every_start(
     folder: Path, remembered: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In two container images with fixed times, a file has the same device, inode and times."""
+    """If container images set fixed times, a file has the same device, inode and times in two images."""
     os.utime(folder / "model.safetensors", ns=(1, 1))
     facts = (folder / "model.safetensors").stat()
     whole = types.SimpleNamespace(st_ctime_ns=facts.st_ctime_ns // 1_000_000_000 * 1_000_000_000)

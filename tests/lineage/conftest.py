@@ -1,5 +1,6 @@
-"""The lineage report: ``pytest --lineage-report`` (``make lineage-report``) prints ancestor, item, test
-and result.
+"""The lineage report. ``make lineage-report`` (``pytest --lineage-report``) prints the ancestor, the
+interface item, the test and the result of each test. An ancestor is an older block manager whose
+interface kvpool provides.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-#: (ancestor, item, test) -> result.
+#: Result of each test, by ancestor, item and test.
 RESULTS: dict[tuple[str, str, str], str] = {}
 
 

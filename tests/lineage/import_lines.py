@@ -1,16 +1,16 @@
-"""The import statements in the source tree of each ancestor (an earlier block manager whose interface
-kvpool provides).
+"""The import statements in the source tree of each ancestor, an older block manager whose interface
+kvpool provides.
 
-Each entry is one import: the file, the imported module, and the names. ``lazy``: the import is in a
-function. ``long``: it has parentheses and spans several lines. ``string``: the module and the name are
-in a string that the engine resolves later.
+Each line is one import: the file, the imported module, and the names. Words at its end describe the
+statement. ``lazy``: it is in a function. ``long``: it has parentheses and spans several lines.
+``string``: the module and the name are in a string that the engine resolves later.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-#: vLLM 0.8.5, its tests included.
+#: Imports in vLLM 0.8.5, including its tests.
 V0: Final = """
 vllm/config.py: vllm.core.scheduler: Scheduler string
 vllm/core/block/block_table.py: vllm.core.block.common: BlockList
@@ -83,7 +83,7 @@ tests/prefix_caching/test_prefix_caching.py: vllm.core.scheduler: Scheduler
 tests/v1/e2e/test_correctness_sliding_window.py: ...core.block.e2e.test_correctness_sliding_window: \
 prep_prompts long
 """
-#: vLLM 0.4.2, its tests included.
+#: Imports in vLLM 0.4.2, including its tests.
 APHRODITE: Final = """
 vllm/core/block/block_table.py: vllm.core.block.interfaces: Block DeviceAwareBlockAllocator
 vllm/core/block/common.py: vllm.core.block.interfaces: Block BlockAllocator

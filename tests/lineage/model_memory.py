@@ -1,7 +1,8 @@
-"""The memory of a simulated engine: the KV of tokens in the physical blocks of two devices. Also enums
-as an engine defines them.
+"""The memory of a simulated engine, with the KV of tokens in the physical blocks of two devices. Also
+has enums as an engine defines them.
 
-The KV of a token depends on all tokens before it. So a read of a block with another prefix is detected.
+The KV of a token depends on all tokens before it. So the test notices if a block with another prefix is
+read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SLOT = 4  # bytes per token
 
 
 class Tokens:
-    """The tokens of a sequence, and the expected KV of each token."""
+    """The tokens of a sequence, and the KV that each token must have."""
 
     def __init__(self, tokens: Iterable[int], salt: int = 0) -> None:
         self.ids: list[int] = []
@@ -32,7 +33,7 @@ class Tokens:
 
 
 class Memory:
-    """The physical blocks of a GPU and a CPU. They contain garbage at first."""
+    """The physical blocks of a GPU and of a CPU. At first they contain garbage."""
 
     def __init__(self, block_size: int, gpu: int, cpu: int = 0) -> None:
         self.block_size = block_size
@@ -48,7 +49,7 @@ class Memory:
             self.cpu[dst][:] = self.gpu[src]
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copies all pairs at the same time, as the kernel does."""
+        """Makes all copies at the same time, as the kernel does: reads every source before it writes."""
         read = [bytes(self.gpu[src]) for src, _ in pairs]
         for (_, dst), content in zip(pairs, read, strict=True):
             self.gpu[dst][:] = content

@@ -1,5 +1,5 @@
-"""A table of the allocators with vLLM v0's interface, and with Aphrodite's interface over it. Also
-common code of their tests.
+"""A table of the allocators with vLLM v0's interface, and of those with Aphrodite's interface over
+them. Also has common code of their tests.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ def lineage(item: str, ancestor: str = "004") -> pytest.MarkDecorator:
 
 @dataclass(frozen=True)
 class Row:
-    """An allocator that is called by the method names of its ancestor."""
+    """An allocator, and how its methods are called in the ancestor, the older block manager that it
+    replaces.
+    """
 
-    #: Whether the names are Aphrodite's, which are older than vLLM v0's.
+    #: Whether the methods have Aphrodite's names, which are older than vLLM v0's.
     older: bool
     caching: bool
 
@@ -54,7 +56,7 @@ class Row:
         return allocate(before, tokens, **more)
 
     def copies(self, *pairs: tuple[int, int]) -> Any:
-        """Returns the value that ``clear_copy_on_writes`` must have for these copies."""
+        """Returns the result that ``clear_copy_on_writes`` must have if these copies were made."""
         if not self.older:
             return list(pairs)
         return {src: [dst for other, dst in pairs if other == src] for src, _ in pairs}
@@ -79,7 +81,9 @@ def ids(blocks: Iterable[Block]) -> list[int | None]:
 
 
 def observe(tiers: Any) -> object:
-    """Returns the complete visible state of the core. A failed call must not change it."""
+    """Returns everything that can be observed of the core, to check that a failed call has changed
+    nothing.
+    """
     tiers.check_invariants()
     shown = [
         (
@@ -96,7 +100,7 @@ def observe(tiers: Any) -> object:
 
 
 class Counted(int):
-    """A block id that counts how often it is compared with another one."""
+    """A block id that counts how often it is compared with another value."""
 
     compared = 0
 

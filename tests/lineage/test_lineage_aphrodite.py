@@ -1,5 +1,5 @@
 """Tests ancestor 002, the allocators of Aphrodite and vLLM 0.4: the older names, the forms of arguments
-and results, and the behaviours of the checklist.
+and results, and the behaviours in the ancestor's checklist.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ def test_no_tokens_are_refused() -> None:
 )
 def test_interfaces() -> None:
     class Allocator(aphrodite.DeviceAwareBlockAllocator):
-        """An allocator that an engine defines itself, with the ancestor's methods."""
+        """An allocator that is not kvpool's. It has the methods of the ancestor, an older block
+        manager.
+        """
 
         def allocate_mutable(self, prev_block: Any, device: Any) -> Any:
             return prefix().allocate_mutable(prev_block)

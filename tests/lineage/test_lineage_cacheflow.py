@@ -1,5 +1,5 @@
-"""Tests ancestor 003, CacheFlow's block manager. Each class of its interface, behaviours and defects
-has one test.
+"""Tests ancestor 003, CacheFlow's block manager. There is one test for each class of its interface,
+each behaviour and each defect.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def observe(manager: BlockSpaceManager) -> tuple[Any, ...]:
 
 
 def refuses(manager: BlockSpaceManager, error: type[Exception], call: Callable[[], object]) -> Exception:
-    """Checks that the call raises and changes nothing."""
+    """Checks that a call raises this error and changes nothing."""
     before = observe(manager)
     with pytest.raises(error) as caught:
         call()
@@ -569,8 +569,8 @@ def test_defect_c9_can_append_counts_copies(outsider: bool) -> None:
 )
 @pytest.mark.parametrize("seed", range(6))
 def test_random_walk(seed: int) -> None:
-    """The test writes a stamp to each block. The stamps are copied as the manager plans, and every
-    table must read the stamps that its sequence wrote.
+    """The test writes a number to each block, and copies the numbers as the manager plans. Every table
+    must read the numbers that its sequence wrote.
     """
     draw = random.Random(seed)
     manager = manager_of(gpu=12, cpu=10)
@@ -707,8 +707,8 @@ def test_shared_blocks_freed_by_a_swap_are_reused_in_the_order_of_the_original(w
     assert tables[0][:3] == tables[1]
     (manager.swap_out if way == "out" else manager.swap_in)(group)
     free = manager.gpu_allocator if way == "out" else manager.cpu_allocator
-    # The first table frees the block that no other table has, and the second table frees the shared
-    # blocks. The block that is freed last is reused first.
+    # Releasing the first table frees the block that only this table has. Releasing the second table
+    # frees the shared blocks. The block that is freed last is allocated first.
     freed = [tables[0][3], *tables[1]]
     assert [free.allocate().block_number for _ in range(4)] == freed[::-1]
     manager.check_invariants()

@@ -1,8 +1,8 @@
-"""Makes the calls of vLLM 0.4, which is of the same time as Aphrodite, to kvpool's interface of its
-allocators.
+"""Makes the calls that vLLM 0.4 made to its allocators, and checks kvpool's interface with Aphrodite's
+names, which are of the same time.
 
-The ancestor's callers put a prompt into immutable blocks and one mutable block. They called
-``get_common_computed_block_ids`` with all ids of every table. After a step was planned, they called
+The callers put a prompt into immutable blocks and one mutable block. They called
+``get_common_computed_block_ids`` with the ids of every table. After a step was planned, they called
 ``mark_blocks_as_computed()`` without an argument.
 """
 
@@ -38,7 +38,7 @@ both = pytest.mark.parametrize("kind", ["naive", "prefix_caching"])
 
 
 def table_of(allocator: Any, tokens: list[int]) -> list[int]:
-    """Returns the ids of a prompt's blocks: full ones are immutable, the last one is mutable."""
+    """Returns the ids of a prompt's blocks. Full blocks are immutable, and the last block is mutable."""
     ids: list[int] = []
     prev: Any = None
     for start in range(0, len(tokens), SIZE):

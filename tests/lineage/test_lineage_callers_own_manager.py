@@ -1,10 +1,10 @@
-"""Tests a block manager that an engine defines itself, over kvpool's tables, allocator and trackers,
+"""Tests a block manager that an engine defines itself over kvpool's tables, allocator and trackers,
 with real KV bytes.
 
 The manager below makes only the calls that vLLM 0.8.5's manager made to its block tables, its allocator
-and its trackers. The scheduler is that of ``test_lineage_callers_v0``. As docs/lineage.md requires, the
-engine makes copies before it swaps in. If a prompt is computed in chunks, it does not report the whole
-prompt as computed.
+and its trackers. The scheduler is that of ``test_lineage_callers_v0``, with two differences that
+docs/lineage.md requires. It makes copies before it swaps in. If a prompt is computed in chunks, it does
+not report the whole prompt as computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def lineage(item: str) -> pytest.MarkDecorator:
 
 
 class OwnManager:
-    """A manager with tables by sequence, as the ancestor's manager kept them."""
+    """A manager with one table per sequence, like vLLM's manager."""
 
     def __init__(self, gpu: int, cpu: int, *, caching: bool, window: int | None) -> None:
         kind = "prefix_caching" if caching else "naive"
@@ -117,8 +117,8 @@ class OwnManager:
         return self.block_allocator.get_num_full_blocks_touched(blocks, device=device) + tails
 
     def can_swap_out(self, group: Any) -> bool:
-        # Swaps of single sequences lose the sharing. So a shared block needs one block for each
-        # sequence.
+        # If single sequences are swapped, they do not share blocks afterwards. So each sequence needs a
+        # copy of a shared block.
         needed = sum(len(self.block_tables[seq.seq_id].blocks) for seq in group.seqs)
         return needed <= self.block_allocator.get_num_free_blocks(device=CPU)
 

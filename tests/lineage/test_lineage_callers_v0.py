@@ -1,9 +1,9 @@
-"""The calls of vLLM 0.8.5's scheduler to kvpool's interface of vLLM v0, with real KV bytes.
+"""Makes the calls of vLLM 0.8.5's scheduler to kvpool's interface of vLLM v0, with real KV bytes.
 
-A simulated scheduler makes the ancestor's calls in the same order, with its own enums. A simulated
+A simulated scheduler makes the same calls as vLLM's, in the same order, with its own enums. A simulated
 worker executes swaps in, swaps out and copies. It writes the KV of the tokens of the step, and reads
-every token that attention would read. It skips tokens that the manager reports as computed, so a wrong
-report leads to wrong KV, which the test detects.
+every token that attention would read. It does not compute tokens that the manager reports as computed.
+So a wrong report leads to wrong KV, which the test detects.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ SIZE = 4
 
 
 class Device(enum.Enum):
-    """The engine's own enum."""
+    """An enum of the engine, which does not use kvpool's."""
 
     GPU = enum.auto()
     CPU = enum.auto()
 
 
 class AllocStatus(enum.Enum):
-    """The engine's own enum."""
+    """An enum of the engine, which does not use kvpool's."""
 
     OK = enum.auto()
     LATER = enum.auto()
@@ -41,7 +41,7 @@ class AllocStatus(enum.Enum):
 
 
 class SequenceStatus(enum.IntEnum):
-    """The engine's own enum."""
+    """An enum of the engine, which does not use kvpool's."""
 
     WAITING = 0
     RUNNING = 1
@@ -52,7 +52,7 @@ class SequenceStatus(enum.IntEnum):
 
 
 class Data:
-    """The engine's record of a sequence's progress."""
+    """The engine's record of how many tokens of a sequence are computed."""
 
     def __init__(self) -> None:
         self.computed = 0
@@ -103,7 +103,7 @@ class Group:
 
 @dataclass
 class Step:
-    """The decisions of the scheduler for a step."""
+    """The decisions of the scheduler for one step."""
 
     swap_in: list[tuple[int, int]] = field(default_factory=list)
     swap_out: list[tuple[int, int]] = field(default_factory=list)
@@ -113,15 +113,14 @@ class Step:
 
 
 class Scheduler:
-    """The part of the ancestor's scheduler that calls the block manager."""
+    """The part of vLLM's scheduler that calls the block manager."""
 
     def __init__(
         self, seed: int, gpu: int, cpu: int, *, caching: bool, window: int | None = None, encdec: bool = False
     ) -> None:
         self.random = random.Random(seed)
         self.window, self.encdec = window, encdec
-        # Lookahead is used by multi-step and speculative decoding, which cannot be combined with a
-        # window.
+        # Multi-step and speculative decoding use lookahead. They cannot be combined with a window.
         self.lookahead = self.random.choice([0, 0, 3]) if window is None else 0
         cls: Any = BlockSpaceManager.get_block_space_manager_class("selfattn")
         self.manager: SelfAttnBlockSpaceManager = cls(
@@ -132,10 +131,10 @@ class Scheduler:
             enable_caching=caching,
         )
         self.caching = caching
-        # If set, copies are made before swaps in, and prompts are not chunked. Other managers may need
-        # that.
+        # If ``copies_first`` is set, copies are made before swaps in. If ``whole_prompts`` is set,
+        # prompts are not chunked. Some managers need both.
         self.copies_first = self.whole_prompts = False
-        # Whether a waiting request may have two sequences with the same prompt.
+        # Whether two sequences of a waiting request may have the same prompt.
         self.twins = not encdec
         self.memory = Memory(SIZE, gpu, cpu)
         self.waiting: list[Group] = []
@@ -174,7 +173,7 @@ class Scheduler:
         self.waiting.append(group)
 
     def end(self, group: Group, seq: Seq, status: SequenceStatus) -> None:
-        """Ends a sequence in any state with ``free`` and no other call, as the ancestor does."""
+        """Ends a sequence in any state with a single call of ``free``, as vLLM does."""
         seq.status = status
         self.manager.free(seq)
         group.seqs.remove(seq)
@@ -191,8 +190,8 @@ class Scheduler:
 
     def preempt(self, group: Any, step: Step) -> None:
         step.preempted = True
-        # Preempts by swap if there are several sequences, as the ancestor does, and sometimes also with
-        # one sequence.
+        # A group of several sequences is preempted by swap, as in vLLM. A group of one sequence is
+        # sometimes swapped, too.
         if (
             (len(group.seqs) > 1 or self.one_in(2))
             and self.manager.can_swap_out(group)
@@ -211,7 +210,7 @@ class Scheduler:
             self.waiting.insert(0, group)
 
     def take(self, group: Any, step: Step) -> None:
-        """Adds a group to this step: a chunk of its prompt, or a token of each of its sequences."""
+        """Adds a group to this step, with a chunk of its prompt or one token of each of its sequences."""
         self.running.append(group)
         if group.seqs[0].is_prefill():
             seq = group.seqs[0]
@@ -265,7 +264,7 @@ class Scheduler:
                 break
             self.waiting.pop(0)
             if status == AllocStatus.NEVER:
-                # The ancestor only sets the status, and makes no call to the manager.
+                # In this case vLLM only sets the status, and does not call the manager.
                 group.become(SequenceStatus.FINISHED_IGNORED)
                 self.ended += 1
                 continue
@@ -348,7 +347,7 @@ class Scheduler:
         self.process()
 
     def entries(self) -> dict[str, int]:
-        """Returns the number of entries about sequences in each of the manager's data structures."""
+        """Returns how many entries for sequences each of the manager's data structures has."""
         manager: Any = self.manager
         return {
             "computed": len(manager._computed_blocks_tracker._tracked),
@@ -359,7 +358,7 @@ class Scheduler:
         }
 
     def drain(self) -> None:
-        """Aborts all remaining requests. Afterwards no block may be held, and no sequence may be known."""
+        """Aborts all remaining requests. Afterwards the manager may hold no block and know no sequence."""
         for group in [*self.waiting, *self.running, *self.swapped]:
             self.abort(group)
         manager, allocator = self.manager, self.manager.block_allocator
@@ -475,7 +474,7 @@ def test_the_engine_s_own_enums() -> None:
 
 
 def running(scheduler: Scheduler, *prompts: list[int]) -> Group:
-    """Returns a group that is allocated and running."""
+    """Returns a new group that is allocated and running."""
     manager: Any = scheduler.manager
     group = Group("group", [scheduler.new_seq(list(prompt), None) for prompt in prompts])
     manager.allocate(group)

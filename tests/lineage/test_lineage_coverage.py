@@ -1,4 +1,4 @@
-"""Every defect of the ancestors has a test that has the defect's number."""
+"""Every numbered defect of an ancestor (an older block manager) has a test with that number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The examples of the ancestors' interfaces run, and print the expected lines."""
+"""The examples for the interfaces of older block managers (ancestors) run, and print the expected
+lines.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: Ancestor, example, and a line that the example prints.
+#: Number of the ancestor, name of its example, and a line that the example must print.
 SHOWN = [
     ("000", "token_blocks", "blank again: [-1, -1, -1, -1]"),
     ("001", "v1_early", "evicted first: [2, 1, 0]"),

@@ -1,5 +1,5 @@
-"""Tests the recipes of docs/lineage.md. After each recipe, every import statement of its ancestor's
-source tree finds its name.
+"""Tests the recipes of docs/lineage.md, which replace modules of an older block manager (ancestor) by
+kvpool. After each recipe, every import statement of the ancestor's source tree finds its name.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOC = (Path(__file__).parents[2] / "docs" / "lineage.md").read_text(encoding="utf-8")
-#: By the package of kvpool that a recipe writes: the ancestor's number, its import lines, and the
-#: modules that are removed.
+#: For each package of kvpool that a recipe uses: the ancestor's number, its import statements, and the
+#: modules that the recipe removes.
 TREES = {
     "v0": (
         "004",
@@ -36,8 +36,8 @@ TREES = {
     "v1_early": ("001", import_lines.V1_EARLY, "vllm.v1.core: kv_cache_utils"),
     "token_blocks": ("000", import_lines.TOKEN_BLOCKS, "aphrodite.common: block"),
 }
-#: A script that imports all modules below the working directory, calls the functions with lazy
-#: imports, and prints every name that is not found.
+#: A script that imports all modules below the working directory, and calls the functions with lazy
+#: imports. It prints every name that is not found.
 RESOLVE = """
 import importlib, pathlib, sys
 sys.path.insert(0, "")
@@ -55,7 +55,7 @@ for file in sorted(pathlib.Path().rglob("*.py")):
 
 
 class Line(NamedTuple):
-    """An import of names from a module, in a file."""
+    """One import statement: the file, the module, and the names."""
 
     file: str
     module: str
@@ -94,8 +94,8 @@ def code_of(line: Line) -> str:
 
 
 def make_tree(folder: Path, text: str, gone: set[str]) -> None:
-    """Writes the tree: files with only their import lines, and the imported modules that are not
-    replaced.
+    """Writes a source tree whose files contain only their import statements. Also writes the imported
+    modules that the recipe does not replace.
     """
     lines = list(lines_of(text))
     files: dict[str, str] = {}
@@ -191,7 +191,7 @@ def test_models_without_kv_start(name: str) -> None:
     copies.extend(manager.swap_in(group))  # the ancestor returned None
     copies.extend(manager.swap_out(group))
     assert copies == []
-    # An attention backend interprets None as "no blocks".
+    # None is correct: an attention backend interprets it as "no blocks".
     assert manager.get_block_table(seq) is None
     assert (manager.get_num_free_gpu_blocks(), manager.get_num_free_cpu_blocks()) == (1, 1)
     assert (manager.get_num_cached_tokens(seq), manager.get_prefix_cache_hit_rate(None)) == (0, -1)

@@ -1,5 +1,5 @@
-"""Tests ancestor 000, Aphrodite's token blocks. Each class of its interface, behaviours and defects has
-one test.
+"""Tests ancestor 000, Aphrodite's token blocks. There is one test for each class of its interface, each
+behaviour and each defect.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests the allocators of ancestors 004 and 002: the behaviours and defects that the naive and the
-prefix-caching allocator have in common.
+"""Tests the behaviours and defects that the naive and the prefix-caching allocator of ancestors 004
+(vLLM v0) and 002 (Aphrodite) have in common.
 """
 
 from __future__ import annotations
@@ -207,9 +207,6 @@ def test_promotion(row: Row) -> None:
     assert (block.block_id, block.computed, allocator.refcounter.get(0)) == (0, True, 1)
     assert allocator.promote_to_immutable_block(block) == 0
     assert (allocator.get_num_free_blocks(), row.mutable(allocator).block_id) == (7, 1)
-
-
-# --- The defects ---
 
 
 @rows("3: fork of a long chain")

@@ -1,4 +1,4 @@
-"""Tests vLLM v0's block manager."""
+"""Tests kvpool's interface of vLLM v0's block manager."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def group_of(num_tokens: int, num_seqs: int = 1, *, first_id: int = 1, first: in
 
 
 def start(manager: SelfAttnBlockSpaceManager, group: Group) -> Group:
-    """Allocates a group, and marks it as running."""
+    """Allocates the blocks of a group, and marks it as running."""
     manager.allocate(group)
     group.become(Status.RUNNING)
     return group
@@ -112,7 +112,9 @@ def free(manager: SelfAttnBlockSpaceManager) -> tuple[int, int]:
 
 
 def observe(manager: SelfAttnBlockSpaceManager) -> Any:
-    """Returns the complete visible state of the core and the tables."""
+    """Returns everything that can be observed of the core and the tables, to check that a failed call
+    has changed nothing.
+    """
     tables = {
         seq_id: (list(t.physical_block_ids), t.num_full_slots) for seq_id, t in manager.block_tables.items()
     }
@@ -317,7 +319,7 @@ def test_encoder_decoder_restrictions(setting: dict[str, Any]) -> None:
 @pytest.mark.parametrize("num_tokens", [1, 4, 7, 8])
 @pytest.mark.parametrize("lookahead", [0, 3, 9])
 def test_swap(caching: bool, num_tokens: int, lookahead: int) -> None:
-    """The swaps succeed although no call reports that a step has finished."""
+    """Swaps succeed although the engine never reports that a step has finished."""
     manager = manager_of(caching=caching)
     other = start(manager, group_of(4, first_id=9, first=500))
     group = start(manager, group_of(num_tokens))
@@ -458,7 +460,7 @@ def test_accesses_decide_the_eviction_order() -> None:
         manager.mark_blocks_as_computed(group, 8)
     for group in groups:
         manager.free(group.seqs[0])
-    # The oldest chain is evicted first, and within each chain the deepest block.
+    # The least recently accessed sequence is evicted first, and of each sequence the last block first.
     assert manager.block_allocator._tiers.pools[0].diagnose.eviction_order() == [4, 3, 6, 5, 2, 1]
     with pytest.raises(AssertionError):
         manager.access_all_blocks_in_seq(groups[0].seqs[0], 40.0)
@@ -488,7 +490,7 @@ def test_defect_06_computed_blocks_are_those_of_the_chunk(chunks: list[int]) -> 
         done += chunk
         assert manager.get_num_cached_tokens(Seq(70, list(range(12)))) == min(done, 12) // B * B
         manager.remove_seq_from_computed_blocks_tracker(Seq(70, []))
-    # The other group was not accessed.
+    # Only blocks of the first group were marked as computed.
     assert manager.get_num_cached_tokens(Seq(71, other.seqs[0].tokens)) == 0
 
 
@@ -521,7 +523,7 @@ def test_common_computed_blocks() -> None:
 
 @lineage("4: what was looked up and evicted before it was allocated is not skipped")
 def test_a_prompt_reports_the_hit_at_its_allocation() -> None:
-    """In vLLM (vllm#37164), another request can take the blocks between lookup and allocation."""
+    """In vLLM (vllm#37164), another request can take the cached blocks between lookup and allocation."""
     manager = manager_of(6, caching=True)
     old = start(manager, group_of(16))
     manager.mark_blocks_as_computed(old, 16)

@@ -1,4 +1,4 @@
-"""Tests vLLM v0's block table."""
+"""Tests kvpool's interface of vLLM v0's block table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def table_of(
 
 
 def observe(allocator: CpuGpuBlockAllocator, *tables: BlockTable) -> Any:
-    """Returns the complete visible state of the core and the tables."""
+    """Returns everything that can be observed of the core and the tables, to check that a failed call
+    has changed nothing.
+    """
     shown = [
         (list(one.physical_block_ids), one.num_full_slots, [list(b.token_ids) for b in one.blocks])
         for one in tables
@@ -268,7 +270,7 @@ def test_defect_13_a_refused_prompt_evicts_nothing() -> None:
         assert observe(allocator, used) == before
     again = table_of(allocator, 12)
     assert again.physical_block_ids == [0, 1, 2]
-    # Held blocks are hits, which need no free block.
+    # Blocks in use can be hit, which takes no free block.
     assert BlockTable.get_num_required_blocks(list(range(12)), B) > allocator.get_num_free_blocks(GPU)
     assert table_of(allocator, 12).physical_block_ids == [0, 1, 2]
 
@@ -331,9 +333,10 @@ def test_append_onto_cached_content() -> None:
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1], [0, 2])
     for table in (one, two):
         table.append_token_ids([6, 7, 8])
-    # In the second table, block 1 has replaced block 2. The last block is still its own.
+    # The second table shares block 1, which has replaced its block 2. Its last block is still its own.
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1, 3], [0, 1, 4])
-    # Block 1 is not computed yet, so the tokens that the second table has computed are copied to it.
+    # Block 1 is not computed yet. So the tokens that the second table has computed in block 2 are
+    # copied to block 1.
     assert allocator.clear_copy_on_writes() == [(2, 1)]
     assert allocator.get_num_free_blocks(GPU) == 12
     assert tokens_of(one) == tokens_of(two) == list(range(9))
@@ -373,7 +376,7 @@ def test_sliding_window(kind: str) -> None:
         assert [block is null for block in table.blocks] == [at < dropped for at in range(len(table.blocks))]
         assert all(block_id == null.block_id for block_id in table.physical_block_ids[:dropped])
         assert null.block_id not in table.physical_block_ids[dropped:]
-        # All other blocks are free again. The null block is not counted.
+        # All other blocks are free again. The null block does not count.
         held = len(table.blocks) - dropped
         assert allocator.get_num_free_blocks(GPU) == allocator.get_num_total_blocks(GPU) - held
         assert tokens_of(table) == list(range(B * max(dropped, 0), token + 1))
@@ -396,11 +399,11 @@ def test_defect_11_fork_after_the_window_has_dropped_blocks(kind: str) -> None:
     for at, one in enumerate((table, child, grandchild)):
         for step in range(20):
             one.append_token_ids([100 * at + step], num_computed_slots=30 + step)
-        # Token 49 is written last: the window drops the blocks before 49 // 4 - 2.
+        # The last token is number 49. So the window has dropped the blocks before number 49 // 4 - 2.
         assert tokens_of(one) == list(range(100 * at + 10, 100 * at + 20))
         assert one.num_full_slots == 50
-    # Destinations of copies remain pinned until the copies are taken. In this test, the window has
-    # dropped all of them.
+    # The destination of a copy stays allocated until the engine takes the list of copies. In this test,
+    # the window has dropped all destinations.
     assert allocator.clear_copy_on_writes() == []
     for one in (child, table, grandchild):
         one.free()
@@ -419,7 +422,7 @@ def test_window_without_a_block_for_the_null_block() -> None:
         table.append_token_ids([20], num_computed_slots=20)
     assert observe(allocator, table, twin, blocker) == before
     twin.free()
-    # Four blocks become free: one for the null block, and one for the token.
+    # The window frees four blocks. The null block takes one of them, and the new token another one.
     table.append_token_ids([20], num_computed_slots=20)
     null = allocator.allocate_or_get_null_block()
     assert [block is null for block in table.blocks] == [True] * 4 + [False] * 2

@@ -1,5 +1,5 @@
-"""Tests the common parts of ancestor 004's allocators: one test for each class of section 3.2 of the
-ancestor's description, each error, and each interface.
+"""Tests the common parts of ancestor 004's (vLLM v0's) allocators. There is one test for each class in
+section 3.2 of the ancestor's description, each error, and each interface.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests vLLM v0's allocator over two devices."""
+"""Tests kvpool's interface of vLLM v0's allocator over two devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(kind: str = "naive", gpu: int = 8, cpu: int = 8) -> CpuGpuBlockAlloca
 
 
 def chain(allocator: CpuGpuBlockAllocator, length: int, device: Device = GPU, first: int = 0) -> list[Block]:
-    """Returns full blocks of one sequence."""
+    """Returns the full blocks of one sequence, each after its previous block."""
     chunks = [list(range(first + B * at, first + B * (at + 1))) for at in range(length)]
     return allocator.allocate_immutable_blocks(None, chunks, device)
 
@@ -152,7 +152,6 @@ def test_there_is_one_null_block(kind: str) -> None:
     allocator.free(null)
     with pytest.raises(AssertionError):
         allocator.fork(null)
-    # No other block gets the id of the null block.
     assert null.block_id not in ids([allocator.allocate_mutable_block(None, GPU) for _ in range(7)])
     with pytest.raises(allocator.NoFreeBlocksError):
         allocator.allocate_mutable_block(None, GPU)

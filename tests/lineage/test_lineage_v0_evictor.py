@@ -1,5 +1,5 @@
-"""Tests the evictor of ancestor 004 (section 3.7 of its description): its order, its errors, and the
-defects of its lazy heap.
+"""Tests the evictor of ancestor 004, vLLM v0 (section 3.7 of its description): its order, its errors,
+and the defects of its lazy heap.
 """
 
 from __future__ import annotations

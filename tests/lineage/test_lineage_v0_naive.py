@@ -1,5 +1,5 @@
-"""Tests the naive allocator of ancestor 004 (section 3.3 of its description) where it differs from the
-prefix-caching allocator.
+"""Tests the naive allocator of ancestor 004, vLLM v0 (section 3.3 of its description), where it differs
+from the prefix-caching allocator.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests the interface and behaviours of ancestor 004's prefix-caching allocator (section 3.4 of its
-description). Its defects have a separate file.
+"""Tests the interface and behaviours of ancestor 004's (vLLM v0's) prefix-caching allocator, section
+3.4 of its description. Another file tests its defects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cache(
     chunks: Sequence[Sequence[int]] = PROMPT,
     extra_hash: ExtraHash = None,
 ) -> list[int]:
-    """Runs a request until it finishes. Returns the ids of its blocks."""
+    """Runs a request until it finishes. Returns the ids of its blocks, which are now cached."""
     blocks = allocator.allocate_immutable_blocks(None, chunks, extra_hash)
     allocator.mark_blocks_as_computed([])
     numbers = [block.block_id for block in blocks if block.block_id is not None]
@@ -135,7 +135,7 @@ def test_extra_hash_that_changes() -> None:
     assert chain_hashes(PROMPT, image)[0] == chain_hashes(PROMPT, other)[0]  # before the item
     assert not set(chain_hashes(PROMPT, image)[1:]) & set(chain_hashes(PROMPT, other)[1:])
     first = chain_hashes(PROMPT[:1])[0]
-    # The extra keys begin with the second block. Neither the prefix nor the keys may be lost.
+    # The extra keys begin with the second block. Its hash must depend on both the prefix and the keys.
     late = [hash_block_tokens(False, first, [3, 4], extra) for extra in (None, 1, 2, image, other)]
     late.append(hash_block_tokens(False, chain_hashes([[9, 9]])[0], [3, 4], 1))
     assert len(set(late)) == 6
@@ -143,7 +143,7 @@ def test_extra_hash_that_changes() -> None:
     third = [hash_block_tokens(False, second, [5, 6], extra) for second in late for extra in (None, 1, video)]
     assert len(set(third)) == 18
     assert hash_block_tokens(False, first, [3, 4], 1) == late[1]
-    # Multimodal items keep their positions, also after the extra keys change.
+    # If the extra keys change, multimodal items keep their positions.
     fourth = kvpool.ExtraKeys(multimodal=[("image", 6, 2)])
     behind = hash_block_tokens(False, third[0], [7, 8], fourth)
     assert behind.link.depth == 3
@@ -230,7 +230,7 @@ def test_find_cached_blocks_prefix() -> None:
     for block in blocks:
         allocator.free(block)
     assert allocator.find_cached_blocks_prefix(block_hashes=hashes) == hashes[:2]
-    # An invalid hash is not found.
+    # No block is found for an invalid hash.
     assert allocator.find_cached_blocks_prefix([hashes[0], -1]) == hashes[:1]
     assert allocator.find_cached_blocks_prefix([2**256]) == []
     assert allocator.find_cached_blocks_prefix([]) == []

@@ -1,5 +1,5 @@
-"""Tests the numbered defects of ancestor 004's prefix-caching allocator. Each defect has one test,
-which the ancestor fails.
+"""Tests the numbered defects of ancestor 004's (vLLM v0's) prefix-caching allocator. Each test fails
+with the ancestor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def free(allocator: PrefixCachingBlockAllocator, blocks: Iterable[Block]) -> Non
 
 
 def observe(allocator: PrefixCachingBlockAllocator) -> object:
-    """Returns the state that a failed call must not change."""
+    """Returns everything that a failed call must not change."""
     return rows.observe(allocator._tiers), allocator.get_prefix_cache_hit_rate()
 
 
@@ -227,7 +227,8 @@ def test_defect_24_a_hash_is_a_digest_and_the_same_in_every_process() -> None:
     first = hash_block_tokens(True, None, [1, 2], 5)
     assert runs == {f"{first} {hash_block_tokens(False, first, [3, 4], 5)}\n"}
     assert min(hash_block_tokens(True, None, [n]) for n in range(50)) > 2**200
-    # In Python, hash(-1) == hash(-2), and hash((1, x)) can be solved for x.
+    # In Python, hash(-1) equals hash(-2), and an attacker can compute x such that hash((1, x)) has a
+    # chosen value.
     assert hash_block_tokens(True, None, [1], -1) != hash_block_tokens(True, None, [1], -2)
 
 
@@ -244,8 +245,8 @@ calls = st.lists(
 @rows.rows("any calls keep counts exact, tokens right, and lookups computed", caching=True)
 @given(calls=calls)
 def test_any_calls(row: rows.Row, calls: list[tuple[str, int, int]]) -> None:
-    """The test simulates the KV of each block. A block that is reported as computed must contain the
-    prefix that its handles describe.
+    """The test simulates the KV of each block. If a block is reported as computed, it must contain the
+    tokens of the prefix that its Python objects describe.
     """
     allocator = row.make(6)
     tables: list[list[Block]] = []
@@ -296,8 +297,8 @@ def test_any_calls(row: rows.Row, calls: list[tuple[str, int, int]]) -> None:
                 run_step()
                 allocator.swap_out(table)
                 tables = [other for other in tables if other is not table]
-                # The table may not fit. Blocks that were shared with another table are not shared any
-                # more.
+                # The table may not fit, because blocks that it shared with another table are separate
+                # after a swap.
                 allocator.swap_in(table)
                 tables.append(table)
             elif call in ("computed", "copies"):

@@ -1,5 +1,5 @@
-"""Tests the interface of ancestor 004: each name of vLLM 0.8.5 exists, and each parameter has the same
-name and position.
+"""Tests the interface of ancestor 004 (vLLM v0): each name of vLLM 0.8.5 exists, and each parameter has
+the same name and position.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvpool.lineage.v0.evictor import BlockMetaData, LRUEvictor
 
 TEXT = (Path(__file__).parent / "v0_surface.txt").read_text(encoding="utf-8")
 ENTRIES = [" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", TEXT.partition("\n\n")[2])]
-#: Attributes that a constructor sets.
+#: Attributes that constructors set: an object, and the name of its attribute.
 OBJECTS: list[tuple[object, str]] = [
     (BlockMetaData(1, 2, 3.0), "content_hash num_hashed_tokens last_accessed"),
     (
@@ -37,7 +37,7 @@ def parameters_of(found: Any) -> list[inspect.Parameter]:
 
 
 def check(found: Any, what: str, listed: str) -> None:
-    """Checks that the ancestor's parameters come first, under their names, and that kvpool's additional
+    """Checks that the parameters of the ancestor come first, with their names, and that kvpool's other
     parameters have defaults.
     """
     names = listed.split(",") if listed else []

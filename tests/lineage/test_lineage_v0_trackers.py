@@ -47,7 +47,7 @@ def create(gpu: int = 16) -> CpuGpuBlockAllocator:
 def cache(
     allocator: CpuGpuBlockAllocator, num_blocks: int, extra: int | kvpool.ExtraKeys | None = None
 ) -> list[int]:
-    """Computes the first blocks of the prompt 0, 1, 2, ... and frees them."""
+    """Computes the first blocks of the prompt 0, 1, 2, ... and frees them, so that they are cached."""
     chunks = [list(range(B * at, B * (at + 1))) for at in range(num_blocks)]
     blocks = allocator.allocate_immutable_blocks(None, chunks, GPU, extra)
     allocator.mark_blocks_as_computed([])
@@ -58,7 +58,7 @@ def cache(
 
 
 def seen(allocator: CpuGpuBlockAllocator, seq: Seq) -> int:
-    """Returns the number of cached tokens for a new tracker without earlier results."""
+    """Returns the number of cached tokens that a new tracker reports."""
     return ComputedBlocksTracker(allocator, B, enable_caching=True).get_num_cached_tokens(seq)
 
 

@@ -1,5 +1,5 @@
-"""Tests ancestor 001, the first block queue and hashes of vLLM V1. Each class of its interface,
-behaviours and defects has one test.
+"""Tests ancestor 001, the first block queue and hashes of vLLM V1. There is one test for each class of
+its interface, each behaviour and each defect.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def test_bare_ints_start_chains_of_their_own() -> None:
     values = [0, 1, -1, 123, 2**32, 2**64, 2**256 - 1]
     keys = {hash_block_tokens(value, (1, 2, 3)).hash_value for value in values}
     assert len(keys) == len(values)
-    # No prompt has these hashes, not even one with the int among its tokens.
+    # No prompt has one of these hashes, not even a prompt that contains the int as a token.
     prompts = [[0, 1, 123, 1, 2, 3], [0, 1, 123], [123, 1, 2, 3], [1, 2, 3]]
     assert not {k.hash_value for prompt in prompts for k in hash_request_tokens(3, prompt)} & keys
     child = hash_block_tokens(key, (4, 5, 6))

@@ -1,5 +1,5 @@
-"""Property 14: the parent of a stored block is the digest before it. The parent is present, or the
-events show that it is absent.
+"""Property 14: the parent of a stored block is the block before it. Its hash is either known from
+earlier events, or the events show that the block was left out.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_
 
 @pytest.mark.parametrize("number", range(64))
 def test_property_14_a_run_in_vllms_events_has_the_parent_of_its_first_block(vllm: Any, number: int) -> None:
-    """In vLLM (vllm#58119), if blocks were left out of an event, the event of the following blocks had
-    a wrong parent.
-    """
+    """In vLLM (vllm#58119), if blocks were left out of an event, the next event had a wrong parent."""
     mask = [bool(number >> at & 1) for at in range(6)]
     tokens = list(range(12))
     pool = make_pool(20)
@@ -28,8 +26,7 @@ def test_property_14_a_run_in_vllms_events_has_the_parent_of_its_first_block(vll
         assert isinstance(event, BlockStored)
         first = len(event.token_ids) and event.token_ids[0] // BLOCK[0]
         assert event.parent_block_hash == (digest(tuple(tokens[: first * BLOCK[0]])) if first else None)
-        # The parent is present, or the previous block was left out. The replayed events show which of
-        # the two is the case.
+        # The parent is known, or the block before was left out. The replay of the events shows which.
         assert first == 0 or (event.parent_block_hash in stored) == mask[first - 1]
         stored += event.block_hashes
     assert stored == [digest(tuple(tokens[: (at + 1) * BLOCK[0]])) for at in range(6) if mask[at]]

@@ -1,5 +1,5 @@
-"""Property 15: an event has the same number of hashes, token chunks and extra keys, each with its
-logical index.
+"""Property 15: the lists of an event have equal lengths: hashes, pieces of the tokens, and extra keys.
+Entries at the same index belong to the same block.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.integrations.pool_stand_ins import BLOCK, digest, make_pool, request_
 @pytest.mark.parametrize("salt", [None, "s"])
 @pytest.mark.parametrize("group", [0, 1])
 def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int, salt: str | None) -> None:
-    """Checks the defect vllm#44451 for every set of blocks that a mask leaves out or that other
-    requests have already cached, in two groups.
+    """Checks defect vllm#44451 in two groups. A mask leaves blocks out, and other requests have already
+    cached some. The test runs for every combination.
     """
     size = BLOCK[group]
     tokens = list(range(5 * size))
@@ -28,7 +28,6 @@ def test_property_15_vllms_events_have_lists_of_one_length(vllm: Any, group: int
         pool.cache_full_blocks(request, [first], 0, 1, size, group)
         for at in range(1, 5):
             if known[at - 1]:
-                # Another request has already cached this block's content.
                 pool.cache_full_blocks(request, [None] * at + pool.get_new_blocks(1), at, at + 1, size, group)
         pool.take_events()
         table = [first, *pool.get_new_blocks(4)]

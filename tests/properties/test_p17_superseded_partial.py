@@ -1,5 +1,5 @@
-"""Property 17: after a block is exchanged, a lookup of its former content misses, and no event about
-that content follows.
+"""Property 17: after the content of a block is replaced, a lookup of the old content misses, and no
+event reports the old content again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.integrations.pool_stand_ins import cached_keys, digest, key_of, make_
 def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
     vllm: Any, way: str, shared: bool
 ) -> None:
-    """In vLLM (vllm#49125), the digest of a partial block remained after the promotion of the block,
-    and its removal was reported a second time later.
+    """In vLLM (vllm#49125), the hash of a part of a block remained after the whole block was cached.
+    Its removal was reported once more later.
     """
     tokens = [1, 2, 3, 4, 5, 6, 7, 8]
     request = request_of(tokens)
@@ -46,7 +46,8 @@ def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
 
     whole = key_of(tokens, 1)
     for _ in range(2):
-        # Check after the promotion, and again after the block was freed, hit, and freed again.
+        # The first check is after the whole block is cached. The second one is after the block was
+        # freed, hit, and freed again.
         replay(pool.take_events(), seen)
         assert seen == cached_keys(pool) == ({part, whole} if shared else {whole})
         assert pool.get_cached_block(digest((1, 2)), [1]) == ([other] if shared else None)
@@ -54,8 +55,7 @@ def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
         assert pool.get_cached_block(digest(tuple(tokens)), [1]) == [block]
         pool.free_blocks([block])
         pool.touch([block])
-    # When the block is allocated again, the removal of its whole content is reported, and no other
-    # event follows.
+    # When the block is allocated again, the only event reports the removal of its whole content.
     pool.free_blocks([block])
     pool.take_events()
     pool.get_new_blocks(pool.get_num_free_blocks())

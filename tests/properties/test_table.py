@@ -1,5 +1,5 @@
-"""design/properties.md lists every property with existing tests. Without this check the table would
-soon be out of date.
+"""The table in design/properties.md lists every property with tests that exist. Without this check the
+table would soon be out of date.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ TEXT = (DOCS / "properties.md").read_text()
 
 
 def row_of(section: str) -> list[str]:
-    """Returns the cells of a section: number, statement, bugs, two cells of tests, and mutants. A
-    missing cell is "-".
+    """Returns the cells of a property's row in a section: number, statement, bugs, two cells of tests,
+    and mutants. A missing cell is "-".
     """
     number, _, body = section.partition("\n")
     body = re.split(r"^## ", body, flags=re.MULTILINE)[0]
@@ -49,7 +49,6 @@ def files_of(cell: str) -> list[Path]:
 
 
 def functions_of(file: Path) -> list[str]:
-    """Returns the names of the test functions of a file."""
     if file.suffix == ".py":
         return re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE)
     return re.findall(r"^ *fn (\w+)\(", file.read_text(), re.MULTILINE)
@@ -75,8 +74,8 @@ def test_the_tests_of_a_property_exist_and_have_its_number(number: str, language
     if language == "Rust":
         assert first.name.startswith(module)
         assert any(name in test for test in functions_of(first))
-    # The first file contains only tests of its own property. Every other linked file contains at least
-    # one test of it.
+    # The first linked file contains only tests of this property. Every other linked file contains at
+    # least one.
     for file in (first, *others):
         is_module = file.parent.name == "properties" and "evictors" not in file.parts
         assert functions_of(file)
@@ -124,6 +123,6 @@ def test_no_module_is_left_out_of_the_table() -> None:
     }
     assert len(modules) >= 33
     assert modules <= linked
-    # A Rust file is a test only if it is in the tree of modules.
+    # A Rust file is compiled only if another file declares it as a module.
     for module in (module for module in modules if module.suffix == ".rs"):
         assert f"mod {module.stem};" in (module.parent / "main.rs").read_text()

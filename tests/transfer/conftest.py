@@ -1,5 +1,5 @@
-"""Every test of this folder uses the fake driver instead of a real one, so results do not depend on the
-devices of the machine.
+"""Makes every test of this folder use the fake driver instead of a real one. So results do not depend
+on the machine's devices.
 
 A process looks for its driver only once (none, no device, too old, a lost context). Tests of these
 cases start separate processes.
@@ -31,8 +31,8 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> FakeCuda:
 
 @pytest.fixture
 def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
-    """Yields the driver's controls. Fails a test that ends with an unexpected violation of the driver's
-    rules, and restores all settings.
+    """Yields the controls of the fake driver. Fails the test if it ends with an unexpected violation of
+    the driver's rules. Restores all settings.
     """
     before = fake_library.count("violations")
     yield fake_library
@@ -44,8 +44,8 @@ def fake(fake_library: FakeCuda) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
-    """Yields the driver in its strictest mode: work is delayed, unregistered memory is treated as
-    pageable, and racing copies are violations.
+    """Yields the fake driver in its strictest mode. Work is delayed as long as CUDA allows,
+    unregistered memory is treated as pageable, and racing copies are violations.
     """
     fake.set(strict=1, check_races=1, lazy=1, event_queries=2)
     yield fake
@@ -54,7 +54,7 @@ def lazy(fake: FakeCuda) -> Iterator[FakeCuda]:
 
 @pytest.fixture
 def driver(fake_library: FakeCuda) -> Driver:
-    """Returns the driver's own calls, with the device's context current."""
+    """Yields the driver's own calls. The device's context is current."""
     driver = Driver(fake_library.path)
     assert driver.call("cuInit", 0) == 0
     context = driver.get_value(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", 0)
@@ -64,7 +64,7 @@ def driver(fake_library: FakeCuda) -> Driver:
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a separate fake driver, for the tests of the fake driver itself."""
+    """Returns another fake driver, only for the tests of the fake driver itself."""
     return build(tmp_path_factory.mktemp("fake-cuda"))
 
 

@@ -1,5 +1,5 @@
-"""Stores for tests: engines' layouts over CPU tensors. Some of these tensors are treated as memory of a
-device.
+"""Stores for tests. They have the layouts of engines over CPU tensors, some of which the fake driver
+treats as device memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-#: Factor for the number of random cases. ``make test-slow`` runs ten times as many.
+#: Factor for the number of random cases. It is 10 in ``make test-slow``.
 MORE = 10 if os.environ.get("HYPOTHESIS_PROFILE") == "slow" else 1
 DTYPES = (torch.uint8, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int64, torch.float16)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The shape of a block."""
+    """The number of layers, tokens, heads and elements in a block."""
 
     layers: int
     tokens: int
@@ -45,8 +45,8 @@ def _as(raw: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A layout of an engine: a function that creates tensors for a number of blocks, and the index of
-    the block dimension.
+    """A layout of KV in an engine: a function that makes its tensors for a number of blocks, and the
+    dimension of the blocks.
     """
 
     name: str
@@ -84,7 +84,7 @@ def _latent(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _padded_pages(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
-    """Returns pages with an unused tail. The first block does not start at the beginning of its memory."""
+    """Returns pages that end with unused bytes. Before the first block there is other memory."""
     inner = s.tokens * s.elements
     raw = [_as(_bytes(blocks + 2, (inner + 48) * dtype.itemsize), dtype) for _ in range(s.layers)]
     return [
@@ -94,7 +94,7 @@ def _padded_pages(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
 
 
 def _unlike_layers(s: Shape, blocks: int, dtype: torch.dtype) -> list[Tensor]:
-    """Returns layers of several sizes, which alternate."""
+    """Returns layers of several sizes, one after the other."""
     size = dtype.itemsize
     widths = [s.elements * (1 + layer % 3) for layer in range(s.layers)]
     return [_as(_bytes(2, blocks, s.tokens, width * size), dtype) for width in widths]
@@ -113,8 +113,8 @@ LAYOUTS = (
 
 
 class Blocks:
-    """The tensors of a layout, and a store over them. The memory is that of the CPU, or is treated as
-    memory of the fake driver's device.
+    """The tensors of a layout, and a store over them. The tensors are in CPU memory, which the fake
+    driver may treat as memory of its device.
     """
 
     def __init__(self, tensors: Sequence[Tensor], block_dim: int, *, fake: FakeCuda | None = None) -> None:
@@ -129,17 +129,17 @@ class Blocks:
             self.store = BlockStore.from_regions(regions, blocks, device="cuda:0", keep_alive=self.tensors)
 
     def release(self) -> None:
-        """Marks the memory as host memory again."""
+        """Makes the fake driver treat the memory as host memory again."""
         if self.fake is not None:
             for storage in self.storages():
                 self.fake.unmark(storage.data_ptr())
 
     def storages(self) -> list[Tensor]:
-        """Returns all bytes of each tensor's memory, including those between and around blocks."""
+        """Returns all memory of each tensor as bytes, including the bytes between and around blocks."""
         return [torch.tensor([], dtype=torch.uint8).set_(one.untyped_storage()) for one in self.tensors]
 
     def copy(self, *, fake: FakeCuda | None = None) -> Blocks:
-        """Returns a copy of the same bytes at other addresses."""
+        """Returns equal bytes at other addresses, with the same layout."""
         twins = []
         for tensor, storage in zip(self.tensors, self.storages(), strict=True):
             memory = storage.clone().view(tensor.dtype)
@@ -147,19 +147,19 @@ class Blocks:
         return Blocks(twins, self.block_dim, fake=fake)
 
     def same(self, other: Blocks) -> bool:
-        """Returns whether all bytes are equal, including those outside of blocks."""
+        """Returns whether all memory is equal, including the bytes outside of blocks."""
         pairs = zip(self.storages(), other.storages(), strict=True)
         return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
     def block(self, index: int) -> bytes:
-        """Returns a block's bytes in the order of regions. For these layouts that is the order of the
-        tensors' own dimensions.
+        """Returns the bytes of a block in the order of the store's regions. For these layouts that is
+        the order of the tensors' dimensions.
         """
         return self.copy().store.read_block(index)
 
     def assign(self, source: Blocks, pairs: Iterable[tuple[int, int]]) -> None:
-        """Computes the expected result with torch's indexing. Reads all sources before it writes any
-        destination.
+        """Makes a copy with torch's indexing, as the expected result. Reads all sources before it
+        writes to any destination.
         """
         taken = [
             (dst, [one.select(source.block_dim, src).clone() for one in source.tensors]) for src, dst in pairs
@@ -170,7 +170,7 @@ class Blocks:
 
 
 def on_device(fake: FakeCuda, blocks: int = 8, nbytes: int = 512, tensors: int = 1) -> Blocks:
-    """Returns random blocks in the memory of the fake device, with ``nbytes`` bytes of a block in each
+    """Returns random blocks in memory of the fake device. Each block has ``nbytes`` bytes in each
     tensor.
     """
     return Blocks([_bytes(blocks, nbytes) for _ in range(tensors)], 0, fake=fake)
@@ -186,8 +186,8 @@ def random_shape(rng: random.Random) -> Shape:
 
 
 def random_pairs(rng: random.Random, sources: int, targets: int) -> list[tuple[int, int]]:
-    """Returns a mapping without duplicates. The pairs are scattered, or form ascending or descending
-    runs.
+    """Returns a mapping in which no block occurs twice on either side. The pairs are scattered, or form
+    ascending or descending runs.
     """
     count = rng.choice((0, 1, 3, min(sources, targets)))
     count = min(count, sources, targets)

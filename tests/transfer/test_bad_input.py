@@ -1,8 +1,8 @@
-"""Tests bad calls of stores, engines and transfers. They raise a typed error that names the value, and
-change no byte.
+"""Tests wrong calls of stores, engines and transfers. Each raises a typed error that names the value,
+and changes no byte.
 
-If Python's own argument parsing refuses a value, it raises a plain ``TypeError``. Every other bad value
-raises a ``KvpoolError``.
+If Python's own argument parsing refuses a value, it raises a plain ``TypeError``. Every other wrong
+value raises a ``KvpoolError``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvpool.transfer import BlockStore, PlanExecutor, Transfer, TransferEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: A number with more bits than any number of kvpool.
+#: An integer with more bits than kvpool accepts anywhere.
 WIDE = 2**200
 Refusal = tuple[type[kvpool.KvpoolError], type[Exception]]
 
@@ -54,7 +54,7 @@ class World:
         return self.src.numpy().tobytes(), self.dst.numpy().tobytes()
 
     def transfer(self) -> Transfer:
-        """Returns a transfer that is finished and whose end was reported."""
+        """Returns a transfer that has finished and whose end was already reported."""
         transfer = self.engine.submit(self.source, self.target, [])
         transfer.wait()
         return transfer
@@ -69,8 +69,8 @@ def world() -> Iterator[World]:
 
 
 def refused(call: Callable[[], object], refusal: Refusal, *words: object, on: World | None = None) -> None:
-    """Checks that the call raises exactly this error, with these words in its message, and that nothing
-    was copied or is still running.
+    """Checks that the call raises exactly this error, and that its message contains these words. No
+    byte may have been copied, and no copy may be running.
     """
     before = on.content() if on else None
     error, builtin = refusal
@@ -97,8 +97,6 @@ def mistyped(call: Callable[[], object], on: World | None = None) -> None:
 def f(*shape: int, **kwargs: Any) -> torch.Tensor:
     return torch.zeros(shape, **kwargs)
 
-
-# --- Stores of tensors ---
 
 TENSORS: list[tuple[str, Callable[[], Any], Any, Refusal, list[object]]] = [
     ("none", list, 0, LAYOUT, ["at least one"]),
@@ -166,8 +164,6 @@ def test_block_dimensions_of_other_types(dim: Any) -> None:
     mistyped(lambda: BlockStore.from_tensors([f(8, 4)], block_dim=dim))
 
 
-# --- Stores of regions ---
-
 REGIONS: list[tuple[list[Any], Any, Refusal, list[object]]] = [
     ([], 1, LAYOUT, ["at least one region"]),
     ([(4096, 8, 0)], 1, LAYOUT, ["region 0", "no bytes"]),
@@ -204,8 +200,6 @@ def test_devices_that_are_not_there() -> None:
     refused(lambda: BlockStore.from_regions([(4096, 16, 16)], 1, device="cuda:1000"), NO_CUDA, "1000")
 
 
-# --- Host pools ---
-
 HOSTS: list[tuple[Any, dict[str, Any], Refusal, list[object]]] = [
     (0, {}, LAYOUT, ["0 blocks", 2**31 - 1]),
     (2**31, {}, LAYOUT, [2**31]),
@@ -224,19 +218,16 @@ def test_host_pools(
 
 
 def test_a_host_pool_beyond_all_memory() -> None:
-    """The pieces have arbitrary addresses, which are never read. A pool of their size cannot be
-    allocated.
+    """The regions have made-up addresses, which are never read. A pool for blocks of this size cannot
+    be allocated.
     """
     large = BlockStore.from_regions([(0, 2**40, 2**40)], 1)
     refused(lambda: BlockStore.host(2**12, large), PINNING, f"{2**52} bytes")
     refused(lambda: BlockStore.host(2**30, large), PINNING, 2**30)
-    # These regions cover the whole address space. If their size were rounded up, it would overflow to
-    # 0.
+    # Together these regions cover the whole address space. If their size were rounded up, it would
+    # overflow to 0.
     whole = BlockStore.from_regions([(0, 2**63, 2**63), (2**63, 2**63, 2**63 - 1)], 1)
     refused(lambda: BlockStore.host(1, whole), PINNING)
-
-
-# --- Engines ---
 
 
 @pytest.mark.parametrize(
@@ -266,8 +257,6 @@ def test_what_only_a_device_can_do(world: World) -> None:
                 on=world,
             )
 
-
-# --- Mappings ---
 
 I64 = np.int64
 MAPPINGS: list[tuple[str, Callable[[], Any], Refusal, list[object]]] = [
@@ -364,8 +353,6 @@ def test_errors_of_the_caller_come_through(world: World) -> None:
         BlockStore.from_tensors(broken())  # type: ignore[arg-type]
 
 
-# --- Stores that differ, and closed stores and engines ---
-
 DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
     (
         "regions",
@@ -385,7 +372,7 @@ DIFFERENT: list[tuple[str, Callable[[], BlockStore], list[object]]] = [
 
 @pytest.mark.parametrize(("make", "words"), [one[1:] for one in DIFFERENT], ids=[one[0] for one in DIFFERENT])
 def test_stores_that_differ(make: Callable[[], BlockStore], words: list[object], world: World) -> None:
-    """The message names both stores by their role, even if no block is copied."""
+    """The message names the stores as source and destination, even if no block is copied."""
     other = make()
     for pair in ((world.source, other), (other, world.source)):
         for mapping in ([(0, 1)], []):
@@ -401,7 +388,9 @@ def test_stores_that_differ(make: Callable[[], BlockStore], words: list[object],
 
 
 def test_regions_of_other_orders_differ(world: World) -> None:
-    """One store has pieces of 8 and 16 bytes, and the other one has them in reverse order."""
+    """In one store a block has pieces of 8 and then 16 bytes, and in the other store of 16 and then 8
+    bytes.
+    """
     one = BlockStore.from_tensors([f(4, 8, dtype=torch.uint8), f(4, 16, dtype=torch.uint8)])
     other = BlockStore.from_tensors([f(4, 16, dtype=torch.uint8), f(4, 8, dtype=torch.uint8)])
     words = ["region 0", "8 bytes in the source", "16 in the destination"]
@@ -445,12 +434,11 @@ def test_handles_of_other_types(handle: Any, world: World) -> None:
     mistyped(lambda: copy_by_handle(world.source, world.target, [(0, 1)]), on=world)  # type: ignore[arg-type]
 
 
-# --- Plans ---
-
-
 @dataclasses.dataclass
 class Planned:
-    """Request "a" and its fork "b" hold blocks, so the tests can plan a swap and a copy-on-write."""
+    """A manager in which request "a" and its fork "b" have blocks. So tests can plan a swap and a
+    copy-on-write.
+    """
 
     manager: kvpool.CacheManager
     world: World
@@ -466,8 +454,8 @@ class Planned:
         return PlanExecutor(self.manager, self.world.engine, stores)
 
     def aborted(self, executor: PlanExecutor, swap: int, refusal: Refusal, *words: object) -> None:
-        """Checks that the swap is reported once with its error, that the request is in its old tier,
-        and that no byte was copied.
+        """Checks that the failed swap is reported once with its error, that the request is in its old
+        tier, and that no byte was copied.
         """
         assert executor.in_flight == 1
         (over,) = executor.poll()
@@ -543,7 +531,9 @@ def test_swaps_that_cannot_be_executed_are_aborted(
 
 
 def test_copy_on_write_that_fails_is_raised(planned: Planned) -> None:
-    """The step must not run, and swaps of the same plan must be aborted."""
+    """The step must not run, because its blocks do not have their content. Swaps of the same plan are
+    aborted.
+    """
     world = planned.world
     executor = planned.executor(world.target, planned.host)
     planned.copy_on_write()
@@ -576,7 +566,7 @@ def test_arguments_of_an_executor(planned: Planned) -> None:
 
 @pytest.mark.parametrize("wrong", ["swap", None, 0.5], ids=repr)
 def test_swaps_of_other_types(wrong: Any, planned: Planned) -> None:
-    """The plan is kept, so the caller may repeat the call."""
+    """The refused call has not taken the plan, so the caller may repeat it."""
     executor, swap = planned.executor(planned.world.source, planned.host), planned.begin_swap()
     mistyped(lambda: executor.run([swap, wrong]), on=planned.world)
     assert (executor.in_flight, executor.poll()) == (0, [])

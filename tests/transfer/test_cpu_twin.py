@@ -1,8 +1,8 @@
-"""Tests the CPU twin, the engine that copies on the CPU: copies of any layout and mapping compared with
-torch indexing, refused calls, and the life of a transfer.
+"""Tests the CPU twin, the engine that copies on the CPU: copies of any layout and mapping equal those
+of torch's indexing, wrong calls are refused, and transfers have the documented states.
 
-The tests compare whole buffers byte by byte, including padding, other blocks, and the memory before and
-after a view.
+The tests compare whole buffers, including padding, other blocks, and the memory before and after a
+view.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Pairs = list[tuple[int, int]]
 
-#: Every size of an element, and the types in which engines keep KV.
+#: Types of elements: those in which engines store KV, and types of every size.
 DTYPES = [
     torch.uint8,
     torch.bool,
@@ -50,21 +50,22 @@ DTYPES = [
     torch.float64,
     torch.complex128,
 ]
-#: Types by which the expected result is computed. They move bits, so no arithmetic type changes them.
+#: For each size of an element, the type with which the expected result is computed. These types move
+#: bits unchanged.
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-#: Number of tries for a state that a busy machine may miss: a transfer that is still running when the
-#: test checks it.
+#: Number of times that a test tries to observe a transfer while it is running. On a busy machine, a try
+#: may come too late.
 TRIES = 200
 
 
 @functools.cache
 def engine(threads: int = 1) -> TransferEngine:
-    """Returns an engine that several tests share. Each test waits for its own transfers."""
+    """Yields an engine that several tests share. Each test waits for its own transfers."""
     return TransferEngine(threads=threads)
 
 
 def noise(nbytes: int, seed: int) -> torch.Tensor:
-    """Returns random bytes. They depend only on the seed."""
+    """Returns bytes that look random but depend only on the seed."""
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8))
 
 
@@ -72,13 +73,10 @@ def same_bytes(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> b
     return all(torch.equal(one, other) for one, other in zip(left, right, strict=True))
 
 
-# --- Random layouts ---
-
-
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The part of a tensor that belongs to one block: ``outer`` dimensions of pieces, each of ``piece``
-    contiguous elements.
+    """The part of a tensor that belongs to one block. It has ``outer`` dimensions, and at each of their
+    positions a piece of contiguous elements with the dimensions ``piece``.
     """
 
     outer: tuple[int, ...]
@@ -88,7 +86,7 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """The position of a tensor's elements in a buffer of bytes: sizes and strides of the dimensions
+    """Where a tensor's elements are in a buffer of bytes. Sizes and strides are those of the dimensions
     [blocks, *outer, *piece].
     """
 
@@ -97,24 +95,24 @@ class Placement:
     strides: tuple[int, ...]
     offset: int
     elements: int
-    #: The order of dimensions that is passed to the store.
+    #: The order in which the store gets these dimensions.
     order: tuple[int, ...]
     block_dim: int
 
     def tensor(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor in the form in which it is passed to the store."""
+        """Returns the tensor in a buffer, with its dimensions in the order that the store gets."""
         return buffer.view(self.dtype).as_strided(self.sizes, self.strides, self.offset).permute(self.order)
 
     def bits(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor for the comparison: the block dimension comes first, and elements are
-        compared as bits.
+        """Returns the tensor in a buffer for comparisons. The blocks are the first dimension, and the
+        elements have the type that moves bits unchanged.
         """
         return buffer.view(BITS[self.dtype.itemsize]).as_strided(self.sizes, self.strides, self.offset)
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of a copy: several tensors, each in a separate buffer."""
+    """The source or the target of a copy: several tensors, each in a separate buffer."""
 
     places: tuple[Placement, ...]
     num_blocks: int
@@ -129,7 +127,7 @@ class Side:
         return BlockStore.from_tensors(tensors, block_dim=dims[0] if len(set(dims)) == 1 else dims)
 
     def block(self, buffers: list[torch.Tensor], block: int) -> bytes:
-        """Returns a block's bytes, region by region."""
+        """Returns the bytes of a block, one region after the other."""
         pieces = [place.bits(buffer)[block] for place, buffer in zip(self.places, buffers, strict=True)]
         return b"".join(
             piece.clone().contiguous().flatten().view(torch.uint8).numpy().tobytes() for piece in pieces
@@ -139,7 +137,7 @@ class Side:
 SHAPES = st.builds(
     Shape,
     outer=st.lists(st.integers(1, 3), max_size=2).map(tuple),
-    # A piece has at least two elements, because single elements that are not adjacent are refused.
+    # A piece has at least two elements. A single element would be refused if no other is next to it.
     piece=st.tuples(st.integers(2, 5)) | st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(1, 3)),
     dtype=st.sampled_from(DTYPES),
 )
@@ -147,8 +145,9 @@ SHAPES = st.builds(
 
 @st.composite
 def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
-    """Draws a tensor with pieces of this shape. The block dimension is outside, between or inside of
-    ``outer``. There may be padding, and the dimensions may have any order in memory.
+    """Draws a tensor with blocks of this shape. The dimension of the blocks is before, between or after
+    the ``outer`` dimensions. There may be padding, and the store may get the dimensions in another
+    order.
     """
     sizes = [num_blocks, *shape.outer, *shape.piece]
     strides = [0] * len(sizes)
@@ -162,12 +161,12 @@ def placements(draw: st.DrawFn, shape: Shape, num_blocks: int) -> Placement:
     memory = list(outer)
     memory.insert(draw(st.integers(0, len(outer))), 0)
     for dim in reversed(memory):
-        # Pieces of a block that touch each other would be one piece.
+        # If pieces of a block had no gap between them, they would be one piece.
         extent += draw(st.integers(1 if dim != 0 and extent == piece else 0, 3))
         strides[dim] = extent
         extent *= sizes[dim]
-    # ``outer`` keeps its order, because that is the order of the regions. The other dimensions may be
-    # anywhere.
+    # The order of the ``outer`` dimensions does not change, because the order of regions follows from
+    # it. The other dimensions may be anywhere.
     order = list(outer)
     for dim in [0, *inner]:
         order.insert(draw(st.integers(0, len(order))), dim)
@@ -185,13 +184,10 @@ def sides(draw: st.DrawFn, shapes: Sequence[Shape]) -> Side:
     return Side(tuple(draw(placements(shape, num_blocks)) for shape in shapes), num_blocks)
 
 
-# --- Random mappings ---
-
-
 @st.composite
 def mappings(draw: st.DrawFn, sources: int, targets: int) -> Pairs:
-    """Draws a mapping in which each destination occurs once: permutations, samples with repetition,
-    ascending and descending runs.
+    """Draws a mapping in which each destination occurs once. It is a permutation, or has repeated
+    sources, or consists of ascending and descending runs.
     """
     length = draw(st.integers(0, min(sources, targets)))
     src, dst = draw(st.integers(0, sources - length)), draw(st.integers(0, targets - length))
@@ -220,7 +216,9 @@ def as_array(pairs: Pairs) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def strided_array(pairs: Pairs) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Returns every second row and third column of a larger array, in reverse order."""
+    """Returns the pairs as an array with strides: every second row and third column of a larger array,
+    in reverse order.
+    """
     array = np.full((2 * len(pairs), 6), -7, dtype=np.int64)
     view = array[::-2, 5::-3]
     view[:] = as_array(pairs)
@@ -250,9 +248,7 @@ FORMS: dict[str, Callable[[Pairs], Any]] = {
 def expected(
     src: Side, dst: Side, sources: list[torch.Tensor], targets: list[torch.Tensor], pairs: Pairs
 ) -> None:
-    """Computes the expected result with torch indexing, tensor by tensor. All reads are made before all
-    writes.
-    """
+    """Makes the copy with torch's indexing, as the expected result. Reads all sources before it writes."""
     read, written = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     for place, other, source, target in zip(src.places, dst.places, sources, targets, strict=True):
         other.bits(target)[written] = place.bits(source)[read]
@@ -302,8 +298,8 @@ def test_a_part_of_the_regions(data: st.DataObject, shapes: list[Shape]) -> None
 
 @given(data=st.data(), shapes=st.lists(SHAPES, min_size=1, max_size=3))
 def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
-    """Copies to a pool, and from there to another layout. The bytes of the blocks are equal in both
-    stores.
+    """Copies blocks to a host pool, and from there to another layout. Afterwards the blocks of both
+    layouts have equal bytes.
     """
     src, dst = data.draw(sides(shapes)), data.draw(sides(shapes))
     sources, targets = src.buffers(1), dst.buffers(101)
@@ -340,8 +336,6 @@ def test_host_pools(data: st.DataObject, shapes: list[Shape]) -> None:
     assert same_bytes(targets, wanted)
 
 
-# --- Layouts by name ---
-
 BLOCKS, TOKENS, HEADS, SIZE, LAYERS = 7, 4, 2, 8, 3
 PIECE = TOKENS * HEADS * SIZE
 
@@ -359,14 +353,15 @@ def views_of_one_tensor() -> list[torch.Tensor]:
 
 
 def each(*shape: int, seen: tuple[int, int] | None = None) -> Callable[[], list[torch.Tensor]]:
-    """Returns a function that creates one tensor per layer. The store sees two of the dimensions
-    swapped.
+    """Returns a function that makes one tensor per layer. If ``seen`` is given, these two dimensions of
+    each tensor are swapped.
     """
     first, second = seen or (0, 0)
     return lambda: [torch.zeros(shape).transpose(first, second) for _ in range(LAYERS)]
 
 
-#: Tensors, the dimension of blocks, the number of regions of a layer, and the elements of a piece.
+#: Each layout has a function that makes its tensors, the dimension of blocks, the number of regions of
+#: a layer, and the number of elements in a piece.
 LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
     "K and V apart": (each(2, BLOCKS, TOKENS, HEADS, SIZE), 1, 2, PIECE),
     "HND": (each(2, BLOCKS, HEADS, TOKENS, SIZE), 1, 2, PIECE),
@@ -390,7 +385,7 @@ LAYOUTS: dict[str, tuple[Callable[[], list[torch.Tensor]], int, int, int]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_layouts_of_engines(name: str) -> None:
-    """Compares copies with torch indexing of the original tensors, including their dimensions."""
+    """Copies blocks, and compares the result with torch's indexing of the original tensors."""
     make, block_dim, regions, piece = LAYOUTS[name]
     sources, targets = make(), make()
     generator = torch.Generator().manual_seed(1)
@@ -409,8 +404,8 @@ def test_layouts_of_engines(name: str) -> None:
 
 
 def test_tensors_of_different_sizes_and_types() -> None:
-    """Hybrid models have tensors for attention, for MLA with fp8, for scales and for states. Each has a
-    different block dimension.
+    """A hybrid model has tensors for attention, for MLA in fp8, for scales and for states. The
+    dimension of blocks differs between them.
     """
 
     def tensors(seed: int) -> list[torch.Tensor]:
@@ -423,7 +418,7 @@ def test_tensors_of_different_sizes_and_types() -> None:
         ]
 
     sources, targets = tensors(1), tensors(2)
-    # The tensors are compared as bits, because torch stores every true bool as the same byte.
+    # Compare the tensors as bits, because torch writes every value that is true as the same byte.
     kinds = [BITS[tensor.element_size()] for tensor in sources]
     wanted = [tensor.view(bits).clone() for tensor, bits in zip(targets, kinds, strict=True)]
     dims, pairs = [1, 0, -1, 0, -2], [(8, 0), (0, 8), (3, 3), (3, 4)]
@@ -436,8 +431,6 @@ def test_tensors_of_different_sizes_and_types() -> None:
     assert same_bytes([tensor.view(bits) for tensor, bits in zip(targets, kinds, strict=True)], wanted)
 
 
-# --- Several threads ---
-
 MIB = 1 << 20
 
 
@@ -448,8 +441,8 @@ MIB = 1 << 20
     ids=["few, dense", "few, padded", "one", "many, dense", "many, padded"],
 )
 def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> None:
-    """Copies 20 MiB, enough for four threads. The threads' shares end within pieces. Some mappings can
-    be merged, and others cannot.
+    """A copy of 20 MiB is divided among four threads. The shares of the threads end within pieces. The
+    test has mappings that can be merged, and others that cannot.
     """
     source, target = (noise(blocks * (piece + gap), seed).reshape(blocks, -1) for seed in (1, 2))
     here, there = (BlockStore.from_tensors([each[:, :piece]]) for each in (source, target))
@@ -461,12 +454,9 @@ def test_shares_of_threads(threads: int, blocks: int, piece: int, gap: int) -> N
         target.bitwise_not_()
 
 
-# --- Copies within a store, and between stores that share memory ---
-
-
 def refusal(pairs: Pairs, sources: int, targets: int) -> type[errors.KvpoolError] | None:
-    """Returns the error that the block ids alone cause, or None. If several pairs are wrong, the first
-    one determines the error.
+    """Returns the error that the block ids must cause, or None. If several pairs are wrong, the error
+    is that of the first one.
     """
     written: set[int] = set()
     for read, to in pairs:
@@ -497,12 +487,12 @@ def try_copy(source: BlockStore, target: BlockStore, pairs: Pairs, submit: bool)
     submit=st.booleans(),
 )
 def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
-    """A copy within a store is either one assignment, with all reads before all writes, or refused
-    without changing a byte. Pairs (i, i) are skipped.
+    """A copy within a store is refused and changes nothing, or it equals an assignment that reads
+    everything before it writes. Pairs (i, i) are skipped.
     """
     tensor = noise(6 * 2 * 5, 3).reshape(2, 6, 5)
     source = BlockStore.from_tensors([tensor], block_dim=1)
-    # Another store over the same blocks is treated as the same store.
+    # A second store over the same blocks counts as the same store.
     target = BlockStore.from_tensors([tensor], block_dim=1) if twice else source
     wrong = refusal(pairs, 6, 6)
     moved = {to for read, to in pairs if read != to}
@@ -519,18 +509,20 @@ def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Blocks within a buffer of ``MEMORY`` bytes."""
+    """Blocks in a buffer of ``MEMORY`` bytes, which several stores share."""
 
     base: int
     stride: int
     num_blocks: int
-    #: The offset of each piece of a block from ``base``.
+    #: For each piece of a block, its offset in bytes from ``base``.
     starts: tuple[int, ...]
     nbytes: int
 
     @property
     def step(self) -> int:
-        """The effective stride. If there is only one block, the stride does not matter."""
+        """Number of bytes from one block to the next. A single block has no next one, so the size of
+        its piece is returned.
+        """
         return self.stride if self.num_blocks > 1 else self.nbytes
 
     def piece(self, region: int, block: int) -> slice:
@@ -551,7 +543,7 @@ MEMORY = 160
 
 @st.composite
 def views(draw: st.DrawFn, regions: int, nbytes: int) -> View:
-    """Draws blocks whose pieces are adjacent, or regions one after another."""
+    """Draws blocks with adjacent pieces, or with regions that follow one another."""
     num_blocks = draw(st.integers(1, 6))
     if draw(st.booleans()):
         gap = draw(st.integers(0, 2))
@@ -568,8 +560,8 @@ def views(draw: st.DrawFn, regions: int, nbytes: int) -> View:
 
 @given(data=st.data(), regions=st.integers(1, 2), nbytes=st.integers(1, 8), submit=st.booleans())
 def test_stores_that_share_memory(data: st.DataObject, regions: int, nbytes: int, submit: bool) -> None:
-    """The copy is refused if, and only if, some byte is both read and written. The test checks every
-    byte.
+    """The copy must be refused if some byte is both read and written, and only then. The test checks
+    every byte.
     """
     src, dst = data.draw(views(regions, nbytes)), data.draw(views(regions, nbytes))
     read = data.draw(st.lists(st.integers(0, src.num_blocks - 1), max_size=dst.num_blocks))
@@ -605,7 +597,7 @@ def test_an_overlap_of_views_names_pair_and_block() -> None:
 
 
 def test_only_regions_that_are_copied_overlap() -> None:
-    """The second regions share memory, but only the first ones are copied."""
+    """Only the first regions are copied. The second regions share memory, which does not matter."""
     memory = noise(64, 1)
     at = memory.data_ptr()
     source = BlockStore.from_regions([(at, 8, 8), (at + 32, 8, 8)], 2, keep_alive=memory)
@@ -614,20 +606,17 @@ def test_only_regions_that_are_copied_overlap() -> None:
     assert torch.equal(memory[16:24], memory[:8])
 
 
-# --- Transfers: order, waiting, ends ---
-
-
 @functools.cache
 def ballast() -> tuple[BlockStore, BlockStore]:
-    """Returns two stores of 32 MiB. A copy between them takes some milliseconds, and delays the next
-    transfer on the engine's thread.
+    """Returns two stores of 32 MiB. A copy between them takes some milliseconds. Meanwhile the next
+    transfer of the engine's thread has to wait.
     """
     stores = [BlockStore.from_tensors([torch.zeros(32, MIB, dtype=torch.uint8)]) for _ in range(2)]
     return stores[0], stores[1]
 
 
 def occupy(on: TransferEngine, times: int = 3) -> Transfer:
-    """Submits copies that delay later transfers, and returns the last of them."""
+    """Starts copies that delay later transfers. Returns the last of them."""
     pairs = [(block, block) for block in range(32)]
     return [on.submit(*ballast(), pairs) for _ in range(times)][-1]
 
@@ -644,8 +633,8 @@ def small(blocks: int = 8) -> tuple[torch.Tensor, BlockStore]:
 
 
 def test_transfers_follow_each_other(own: TransferEngine) -> None:
-    """Each transfer reads the result of the previous one. Their numbers ascend, and no transfer
-    finishes before an earlier one.
+    """Each transfer reads what the previous transfer has written. The numbers of transfers ascend, and
+    they finish in this order.
     """
     tensor, store = small(200)
     first = tensor[0].tolist()
@@ -676,8 +665,8 @@ def test_after_another_transfer(own: TransferEngine, same: bool) -> None:
 
 
 def test_a_chain_over_two_engines(own: TransferEngine) -> None:
-    """Each engine's transfer follows one of the other engine, and all follow other work. None may wait
-    for a later one.
+    """Transfers alternate between two engines, and each waits for the previous one. No transfer may
+    wait for a later one.
     """
     tensor, store = small(60)
     wanted = tensor[0].tolist()
@@ -704,7 +693,8 @@ def test_a_wait_that_takes_too_long(own: TransferEngine) -> None:
     assert isinstance(late, TimeoutError)
     assert f"transfer {transfer.id} " in str(late)
     assert f"Transfer(id={transfer.id}, nbytes=32, method=" in repr(transfer)
-    # The transfer was not reported. It continues and ends.
+    # The wait was interrupted, so the end of the transfer was not reported. The transfer continues and
+    # ends.
     transfer.wait(60)
     assert (transfer.done(), transfer.error, "ended" in repr(transfer)) == (True, None, True)
     assert transfer.seconds is not None
@@ -776,7 +766,7 @@ def test_copies_of_nothing(own: TransferEngine) -> None:
 
 
 def test_wait_on_any_stream(own: TransferEngine) -> None:
-    """The CPU has no streams, so the caller waits."""
+    """On the CPU there are no streams. So the call itself waits, whatever stream is given."""
     tensor, store = small()
     for stream in ("current", None, 0, 7):
         tensor[1] = 0
@@ -785,9 +775,6 @@ def test_wait_on_any_stream(own: TransferEngine) -> None:
         transfer.wait_on(stream)
         assert torch.equal(tensor[1], tensor[3])
         assert transfer.done()
-
-
-# --- Closing ---
 
 
 def test_closing_an_engine_waits() -> None:
@@ -844,12 +831,9 @@ def test_a_handle_is_never_used_twice() -> None:
             torch.ops.kvpool.copy_blocks_by_handle(*pair, torch.tensor([[0, 1]]))
 
 
-# --- Lifetimes ---
-
-
 def test_stores_and_tensors_live_until_the_end(own: TransferEngine) -> None:
-    """Stores and tensors are dropped by the caller while the copy is running. They are freed only after
-    the copy has finished.
+    """The caller drops stores and tensors while they are copied. They are freed only after the copy has
+    finished.
     """
     for _ in range(TRIES):
         source, memory = noise(8 * MIB, 1).reshape(8, MIB), np.zeros((8, MIB), dtype=np.uint8)
@@ -900,9 +884,6 @@ def test_an_engine_may_be_dropped_under_its_transfers(own: TransferEngine) -> No
     assert torch.equal(tensor[0], tensor[1])
 
 
-# --- Threads, signals, forks ---
-
-
 def copy(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) -> None:
     on.copy(*stores, pairs)
 
@@ -919,8 +900,8 @@ def op(on: TransferEngine, stores: tuple[BlockStore, BlockStore], pairs: Pairs) 
 def test_other_threads_run_during_a_copy(
     own: TransferEngine, way: Callable[[TransferEngine, tuple[BlockStore, BlockStore], Pairs], None]
 ) -> None:
-    """Other threads can run only if the copy releases the interpreter, because no other call in this
-    test releases it.
+    """If the copy holds the interpreter, other threads cannot run. No other call in this test lets them
+    run.
     """
     go, went = threading.Lock(), []
 
@@ -949,7 +930,9 @@ def test_other_threads_run_during_a_copy(
 
 
 def test_many_threads_on_one_engine(own: TransferEngine) -> None:
-    """Each thread copies its own block repeatedly. Every end is reported to exactly one thread."""
+    """Each thread copies its own block repeatedly. The end of each transfer is reported to exactly one
+    thread.
+    """
     workers, rounds = 8, 40
     tensor = noise(workers * (rounds + 1) * 64, 1).reshape(-1, 64)
     store = BlockStore.from_tensors([tensor])
@@ -1048,7 +1031,7 @@ FORK = """
 
 
 def in_a_child(code: str) -> None:
-    """Runs code in a child process that was forked while its parent's engine had running transfers."""
+    """Forks while an engine has running transfers. Runs code in the child."""
     lines = textwrap.dedent(code).strip().splitlines()
     script = textwrap.dedent(FORK).replace("CHILD", ("\n" + " " * 8).join(lines))
     run = [sys.executable, "-c", script]
@@ -1085,8 +1068,8 @@ def test_an_engine_after_a_fork() -> None:
 
 
 def test_an_engine_after_a_fork_outlives_its_parents() -> None:
-    """The parent's engine is dropped first. At that time, the child's own thread may have the address
-    that the parent's thread had.
+    """The child drops the parent's engine first. By then the child's own thread may have the memory
+    address of the parent's thread.
     """
     in_a_child("""
         import gc

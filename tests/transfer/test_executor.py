@@ -1,8 +1,8 @@
-"""Tests a manager and an engine with real bytes: after forks, copies-on-write, swaps and aborts, each
+"""Tests a manager and an engine with real bytes. After forks, copies-on-write, swaps and aborts, each
 request has its KV.
 
 The KV of a token is a digest of all tokens up to it. It is written at the position that the block table
-gives. After every operation, the test reads each running request's KV through its table.
+gives. After every operation, the test reads the KV of each running request through its table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def kv(tokens: list[int], position: int) -> bytes:
 
 
 class Server:
-    """Requests over a manager, with an executor for its plans."""
+    """Requests on a manager, whose plans an executor carries out."""
 
     def __init__(self, seed: int, fake: FakeCuda | None, driver: Driver | None) -> None:
         self.rng = random.Random(seed)
@@ -58,14 +58,14 @@ class Server:
         self.names = iter(range(10**9))
 
     def execute(self) -> None:
-        """Executes the copies of this step. They are made after planning and before computing."""
+        """Carries out the copies of this step, after planning and before computing."""
         self.executor.run(self.begun, stream=self.stream)
         self.begun = []
         if self.driver:
             assert self.driver.call("cuStreamSynchronize", self.stream) == 0
 
     def compute(self, name: str) -> None:
-        """Simulates the model: writes the KV of every token that is not computed, and commits it."""
+        """Stands in for the model: writes the KV of every token that is not computed, and commits it."""
         tokens = self.tokens[name]
         table = self.manager.block_ids(name)
         for position in range(self.manager.request(name).computed_tokens, len(tokens)):
@@ -215,7 +215,9 @@ def _pair(blocks: int = 8) -> tuple[Blocks, BlockStore]:
 
 
 def test_rounds_of_a_plan_follow_each_other() -> None:
-    """The plan has chains and cycles of copies. It must work like one simultaneous assignment."""
+    """In the plan, some blocks are both source and destination. The result must be as if all copies
+    were made at the same time.
+    """
     memory, host = _pair()
     before = [memory.block(i) for i in range(8)]
     chain = [((0, 1), (0, 2)), ((0, 2), (0, 3)), ((0, 3), (1, 4)), ((1, 4), (0, 1))]
@@ -260,7 +262,7 @@ def test_a_swap_that_another_caller_ended_is_reported() -> None:
 
 
 class OldPlanner:
-    """A caller's own planner with the method names of earlier versions."""
+    """A caller's own manager with the method names of earlier versions."""
 
     def __init__(self) -> None:
         self.manager = kvpool.CacheManager(num_blocks=8, block_size=4, host_blocks=8)
@@ -269,7 +271,7 @@ class OldPlanner:
         self.abort_swap = self.manager.swaps.abort
 
     def __getattr__(self, name: str) -> object:
-        """Delegates all other calls, as wrappers of a manager do."""
+        """Passes all other calls to the manager, as a wrapper does."""
         return getattr(self.manager, name)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the fake driver itself: the device, its kernels and its memory."""
+"""Tests of the fake CUDA driver itself: the device, its kernels and its memory."""
 
 from __future__ import annotations
 
@@ -40,9 +40,6 @@ def bare(library: Path) -> Iterator[Driver]:
     yield from fresh_driver(library)
 
 
-# --- The device and how it is initialised
-
-
 def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None:
     value = c_uint64()
     assert bare.call("cuDeviceGet", ctypes.byref(value), 0) == NOT_INITIALIZED
@@ -62,12 +59,9 @@ def test_nothing_works_before_cu_init_or_without_a_context(bare: Driver) -> None
     assert results == [INVALID_CONTEXT]  # contexts are current in only one thread
 
 
-# --- Kernels
-
-
 def launch_random(cuda: Driver, width: int, rng: random.Random, *, device_pairs: bool, reverse: bool) -> None:
-    """Makes one launch between two stores of random shape, and compares it with the same copies made in
-    Python.
+    """Makes one launch between two stores with random sizes. Compares the result with copies that are
+    made in Python.
     """
     blocks, num_planes = rng.randint(2, 9), rng.randint(1, 5)
     nbytes = width * rng.randint(1, 3000 // width)
@@ -171,9 +165,6 @@ def test_misaligned_accesses_stop_the_device(cuda: Driver) -> None:
     assert cuda.launch(16, copy_params(cuda, src, dst, [(0, 0)]), cuda.stream()) == 0  # told by the next call
     assert cuda.call("cuCtxSynchronize") == MISALIGNED
     assert "load from: 64 bytes" in cuda.fault
-
-
-# --- Memory
 
 
 def test_guards_freed_memory_and_wrong_pointers(cuda: Driver) -> None:

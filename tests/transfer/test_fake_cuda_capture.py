@@ -1,4 +1,4 @@
-"""Tests of the fake driver itself: captures and graphs."""
+"""Tests of the fake CUDA driver itself: captures and graphs."""
 
 from __future__ import annotations
 

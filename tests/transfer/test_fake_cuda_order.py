@@ -1,5 +1,5 @@
-"""Tests of the fake driver itself: the order in which it runs work, releases that must wait for work,
-and requested failures.
+"""Tests of the fake CUDA driver itself: the order in which it runs work, calls that must wait for work,
+and failures that a test requests.
 """
 
 from __future__ import annotations

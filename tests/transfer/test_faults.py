@@ -1,5 +1,5 @@
-"""Tests faults of a driver: no driver, no device, an old driver, no memory, a failing launch, a lost
-context.
+"""Tests faults of the CUDA driver: no driver, no device, an old driver, no memory, a failing launch, a
+lost context.
 
 A process searches for its driver only once, and a lost context remains lost. So each case runs in a
 separate process.
@@ -144,7 +144,9 @@ engine.submit(device, host, PAIRS, after=None, method="batch"))
 
 @pytest.mark.parametrize("setting", ["host_alias", "coherent"])
 def test_other_kinds_of_host_memory(setting: str, fake_library: FakeCuda) -> None:
-    """Registered memory with another address on the device (sglang#40232), and a coherent link."""
+    """Two other kinds of host memory: registered memory with a different address on the device
+    (sglang#40232), and memory on a coherent link.
+    """
     script = f"""
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
@@ -192,8 +194,8 @@ engine.submit(device, host, PAIRS, after=None, method="kernel"))
 
 
 def test_out_of_memory_refuses_and_passes(fake_library: FakeCuda) -> None:
-    """Each allocation fails in turn. No work remains running, nothing has changed, and the next call
-    succeeds.
+    """Each allocation fails in turn. Afterwards no work is running, nothing has changed, and the next
+    call succeeds.
     """
     script = """
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
@@ -286,7 +288,7 @@ def test_a_pageable_copy_that_fails(fake_library: FakeCuda) -> None:
 
 @pytest.mark.parametrize("setting", ["fail_launch", "fail_memcpy", "fail_execution"])
 def test_a_swap_with_failed_copies_is_aborted(setting: str, fake_library: FakeCuda) -> None:
-    """The request continues as if no swap had been started: nothing leaks, and nothing is freed twice."""
+    """The request continues as if no swap had begun. No block leaks, and none is freed twice."""
     script = f"""
     cpu, device, host = stores()
     engine = TransferEngine("cuda:0")
@@ -304,8 +306,8 @@ def test_a_swap_with_failed_copies_is_aborted(setting: str, fake_library: FakeCu
     manager.release("a")
     manager.diagnose.check_invariants()
     """
-    # With a coherent link, the engine uses kernels. If the driver has no batched copies, the engine
-    # makes one call per piece.
+    # With a coherent link, the engine uses kernels. If the driver has no batched copies, it makes one
+    # call per piece.
     run(script, fake_library, **({"coherent": 1} if setting == "fail_launch" else {"has_batch": 0}))
 
 

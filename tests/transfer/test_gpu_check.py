@@ -1,5 +1,5 @@
-"""Tests the GPU check without a GPU: it runs completely on the fake driver, and reports if no GPU is
-found.
+"""Tests the GPU check without a GPU. On the fake driver it runs completely. Without any driver it
+reports that no GPU was found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.transfer.fake_cuda.build import build
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = {"correctness", "bench", "fake driver"}
 BENCHES = {"Plain copies", "On the device", "Calibration", "Swaps"}
-#: Work waits until some call waits for it, so a copy that is never waited for is detected.
+#: Settings of the fake driver. Work runs only when a call waits for it, so a missing wait is detected.
 LAZY = {"FAKE_CUDA_LAZY": "1", "FAKE_CUDA_EVENT_QUERIES": "0"}
 
 
@@ -45,7 +45,8 @@ def test_a_dry_run_goes_through_every_section(library: Path, tmp_path: Path) -> 
     assert ended.returncode == 0, ended.stdout + ended.stderr
     report = json.loads(file.read_text())
     assert outcomes(report, "FAILED") == []
-    # Checks that a dry run skips: those that touch gigabytes, and those that need torch on the device.
+    # A dry run skips some checks: those that need gigabytes of memory, and those that need torch on the
+    # device.
     assert len(outcomes(report, "skipped")) <= 5
     assert {one["section"] for one in report["checks"]} == SECTIONS
     assert {one["table"].split(" (")[0] for one in report["figures"]} == BENCHES

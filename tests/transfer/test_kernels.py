@@ -1,5 +1,5 @@
-"""Tests features that only kernels have: mappings in device memory, graphs, and offsets beyond 32 bits.
-Also tests streams that do not accept batches.
+"""Tests what only kernels can do: mappings in device memory, graphs, and offsets beyond 32 bits. Also
+tests streams that do not accept batches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MAP_NORESERVE = 0x4000
 
 
 class DeviceMapping:
-    """The attributes of a CUDA tensor of int64 [n, 2] that kvpool reads, over memory of the fake
-    device.
+    """Has the attributes of a CUDA tensor of int64 [n, 2] that kvpool reads. Its memory is that of the
+    fake device.
     """
 
     def __init__(self, driver: Driver, pairs: Sequence[tuple[int, int]]) -> None:
@@ -71,8 +71,8 @@ def device(fake: FakeCuda) -> Iterator[Blocks]:
 def test_a_mapping_on_the_device_skips_and_reports(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """Pairs with -1 are skipped without a report. Ids out of range are skipped, and the next poll
-    reports them once.
+    """Pairs with -1 are skipped and not reported. Pairs with ids out of range are skipped, and the next
+    poll reports them once.
     """
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(0, 4), (-1, 5), (1, -1), (2, 6), (-1, -1)])
@@ -115,8 +115,8 @@ def test_a_mapping_on_the_device_is_for_kernels(
 def test_a_graph_replays_a_mapping_on_the_device(
     engine: TransferEngine, device: Blocks, driver: Driver
 ) -> None:
-    """The graph has a fixed number of rows, padded with -1. Each replay uses the values that the rows
-    have at that time.
+    """The graph has a fixed number of pairs, of which unused ones are -1. Each replay uses the pairs in
+    memory at that time.
     """
     stream = driver.stream()
     mapping = DeviceMapping(driver, [(-1, -1)] * 4)
@@ -158,8 +158,8 @@ def test_a_graph_replays_pairs_by_value(engine: TransferEngine, device: Blocks, 
 
 
 def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
-    """The capture can continue. If the result of the batch were not checked, the batch would be lost
-    without an error (rmm#2518).
+    """After the refusal the capture can continue. If the engine did not check the result of the batch,
+    the batch would be lost without an error (rmm#2518).
     """
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
@@ -182,7 +182,9 @@ def test_what_cannot_be_captured_is_refused(engine: TransferEngine, device: Bloc
 
 
 def test_engines_work_during_a_capture(engine: TransferEngine, device: Blocks, driver: Driver) -> None:
-    """In torch's default mode, a query of any event from any thread would end the capture."""
+    """In torch's default mode of captures, a query of any event by any thread would end the capture.
+    The engine makes no such query.
+    """
     stream = driver.stream()
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
@@ -231,8 +233,8 @@ def huge() -> Iterator[tuple[int, mmap.mmap]]:
 def test_offsets_beyond_32_bits(
     where: str, blocks: list[int], huge: tuple[int, mmap.mmap], fake: FakeCuda
 ) -> None:
-    """Blocks are 1 MiB apart, with pieces of 96 bytes. The bytes on both sides must remain unchanged
-    (vllm#50427, #52109, lmcache#2762).
+    """Blocks are 1 MiB apart, and their pieces have 96 bytes. The bytes before and after the pieces
+    must not change (vllm#50427, #52109, lmcache#2762).
     """
     address, memory = huge
     piece, stride = 96, 1 << 20

@@ -1,9 +1,9 @@
-"""Tests on random layouts that every method gives the same result: kernel, copy engine, staging and the
-CPU twin.
+"""Tests on random layouts that every method of copying gives the same result: kernel, copy engine,
+staging and the CPU twin.
 
-The fake driver runs the kernels of cuda/block_copy.cu, checks every access against the registered
+The fake driver runs the kernels of cuda/block_copy.cu. It checks every access against the registered
 memory, and reports racing copies. The expected result is computed with torch's indexing. The tests
-compare whole storages, including the bytes between and around blocks.
+compare all memory, including the bytes between and around blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvpool._core.transfer import Method
     from tests.transfer.fake_cuda.driver import FakeCuda
 
-#: Number of cases for each direction: every layout with every dtype, and with every method.
+#: Number of cases for each direction. Every layout occurs with every dtype and with every method.
 CASES = 8 * 3 * 5 * MORE
 METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 
@@ -31,7 +31,7 @@ METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 @pytest.fixture
 def engine(fake: FakeCuda) -> Iterator[TransferEngine]:
     fake.set(strict=1, check_races=1)
-    # The staging buffers are small, so most staged copies need several buffers.
+    # Use small staging buffers, so that most staged copies need several of them.
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
         yield engine
     fake.set(strict=0, check_races=0)
@@ -44,7 +44,7 @@ def twin() -> Iterator[TransferEngine]:
 
 
 class Case:
-    """The blocks of a random layout on the device, equal blocks on the CPU, and host pools for both."""
+    """Blocks with a random layout on the device, equal blocks on the CPU, and a host pool for each."""
 
     def __init__(self, seed: int, fake: FakeCuda) -> None:
         rng = self.rng = random.Random(seed)
@@ -100,8 +100,8 @@ def test_to_the_device(part: int, fake: FakeCuda, engine: TransferEngine, twin: 
         engine.submit(pinned, case.device.store, pairs, after=None, method=case.method).wait()
         twin.submit(plain, case.plain.store, pairs).wait()
         content = case.content(plain)
-        # The copied blocks must equal their sources, and nothing else may have changed. Compare with
-        # the pool first, and then with the twin.
+        # The copied blocks must equal their sources, and no other byte may have changed. The pool is
+        # compared first, and then the twin.
         for src, dst in pairs:
             assert case.device.block(dst) == content[src], case.hint
         assert case.device.same(case.plain), case.hint
@@ -124,7 +124,7 @@ def test_within_the_device(part: int, fake: FakeCuda, engine: TransferEngine, tw
         oracle.assign(case.oracle, pairs)
         assert other.same(oracle), case.hint
         assert plain_other.same(oracle), case.hint
-        # Copies within one store, to blocks that the copy does not read.
+        # The copy within the store only writes to blocks that it does not read.
         half = case.device.store.num_blocks // 2
         pairs = [(src, dst + half) for src, dst in random_pairs(case.rng, half, half)] if half else []
         engine.copy(
@@ -200,8 +200,8 @@ def test_more_pairs_than_one_launch_takes(fake: FakeCuda, engine: TransferEngine
 
 
 def test_neighbours_are_one_descriptor(fake: FakeCuda, engine: TransferEngine) -> None:
-    """Ascending and descending runs are merged, and the result is equal byte by byte to copies that are
-    not merged (vllm#56110).
+    """Ascending and descending runs are merged into larger copies. The result equals that of copies
+    that are not merged (vllm#56110).
     """
     plain = Blocks([torch.randint(0, 256, (64, 512), dtype=torch.uint8)], 0)
     for pairs in ([(i, i + 8) for i in range(40)], [(i, i + 8) for i in reversed(range(40))]):
@@ -215,7 +215,9 @@ def test_neighbours_are_one_descriptor(fake: FakeCuda, engine: TransferEngine) -
 
 
 def test_no_copy_crosses_the_border_of_two_registrations(fake: FakeCuda, engine: TransferEngine) -> None:
-    """The driver refuses a copy across this border, so the engine divides runs there."""
+    """The driver refuses a copy that crosses the border between two registrations. So the engine
+    divides runs there.
+    """
     plain = Blocks([torch.randint(0, 256, (64, 512), dtype=torch.uint8)], 0)
     device = plain.copy(fake=fake)
     fake.set(register_limit=8192)

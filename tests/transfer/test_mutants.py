@@ -1,4 +1,6 @@
-"""Tests that detect small changes of the engine: each fails if one wait, bound or condition is removed."""
+"""Tests that detect small defects of the engine. Each fails if a certain wait, bound or condition is
+removed from the engine.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from tests.transfer.fake_cuda.driver import Driver, FakeCuda
 
 RELAXED = 2
-#: Number of tries for a state that a busy machine may miss: a transfer that is still running when the
-#: test checks it.
+#: Number of times that a test tries to observe a transfer while it is running. On a busy machine, a try
+#: may come too late.
 TRIES = 50
 
 
@@ -42,7 +44,7 @@ def pool(device: Blocks) -> BlockStore:
 
 
 class Busy:
-    """A CPU engine that is busy for some tenths of a second before the transfer ``last``."""
+    """A CPU engine that first copies for some tenths of a second, and then makes the transfer ``last``."""
 
     def __init__(self) -> None:
         self.engine = TransferEngine(threads=1)
@@ -54,20 +56,17 @@ class Busy:
 
 
 class Event:
-    """The attributes of a torch.cuda.Event that kvpool reads."""
+    """Has the attributes of a torch.cuda.Event that kvpool reads."""
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self.cuda_event = driver.event()
         assert driver.call("cuEventRecord", self.cuda_event, stream) == 0
 
 
-# --- Staging
-
-
 @pytest.mark.parametrize("out", [True, False])
 def test_staging_buffers_are_written_again_after_their_last_use(out: bool, lazy: FakeCuda) -> None:
-    """Whichever stream runs first, a shared staging buffer is written again only after the other stream
-    has read it.
+    """Two streams use the same staging buffer. Whichever runs first, the buffer is written again only
+    after the other stream has read it.
     """
     for seed in range(6):
         device = on_device(lazy, blocks=64)
@@ -126,14 +125,11 @@ def test_holes_within_blocks_of_others_stay(lazy: FakeCuda, driver: Driver) -> N
     device.release()
 
 
-# --- Order
-
-
 def test_a_copy_after_one_that_another_engine_has_queued(
     lazy: FakeCuda, device: Blocks, pool: BlockStore
 ) -> None:
-    """The device cannot wait for the other engine's copy, so this copy is enqueued only after that copy
-    has finished.
+    """The device cannot wait for the copy of the other engine. So this copy is enqueued only after that
+    one has finished.
     """
 
     def under_way() -> bool:
@@ -169,14 +165,14 @@ def test_nothing_overtakes_what_the_worker_has(lazy: FakeCuda, device: Blocks, p
 
 
 def write(driver: Driver, address: int, data: bytes, stream: int) -> None:
-    """Enqueues a copy from the device's memory."""
+    """Enqueues a copy from memory of the device to another address."""
     assert driver.call("cuMemcpyAsync", address, driver.put(data), len(data), stream) == 0
 
 
 def test_a_source_that_an_event_announces_is_read_in_order(
     lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """A batch without order would read the pool before the event."""
+    """A copy without order would read the pool before the event has occurred."""
     stream, data = driver.stream(), bytes(range(256)) * 2
     write(driver, pool.regions[0][0] + 3 * 512, data, stream)
     with TransferEngine("cuda:0") as engine:
@@ -185,7 +181,7 @@ def test_a_source_that_an_event_announces_is_read_in_order(
 
 
 def test_memory_of_others_is_read_in_order(lazy: FakeCuda, driver: Driver, device: Blocks) -> None:
-    """The owner of page-locked memory may write to it on any stream."""
+    """The owner of page-locked memory may write to it on any stream, so a copy must not read it early."""
     address, store = other_pinned(driver, [(0, 512, 512)], 8, 8 * 512)
     stream, data = driver.stream(), bytes(range(256)) * 2
     write(driver, address + 3 * 512, data, stream)
@@ -211,9 +207,6 @@ def test_a_pool_that_a_graph_writes_is_read_in_order(
     assert device.block(5) == device.block(1)
 
 
-# --- Plans
-
-
 def plan_stream(driver: Driver, device: Blocks) -> tuple[int, int]:
     return driver.stream(), device.store.regions[0][0]
 
@@ -234,7 +227,7 @@ def test_a_swap_waits_for_the_stream(
 def test_the_step_waits_for_a_swap_of_what_copy_on_write_leaves(
     lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """Block 1 has no holder after it was copied, but the swap still reads it."""
+    """After copy-on-write no request holds block 1, but the swap still reads it."""
     stream, base = plan_stream(driver, device)
     before = device.block(1)
     plan = kvpool.TransferPlan([((0, 1), (0, 2)), ((0, 1), (1, 4))])
@@ -290,16 +283,13 @@ def test_a_plan_that_fails_halfway_leaves_nothing_under_way(
         assert pool.read_block(4) == before
 
 
-# --- Bounds of copies
-
-
 @pytest.mark.parametrize(
     ("offsets", "nbytes"), [((0, 0), 20), ((0, 4), 64), ((4, 0), 64), ((0, 1), 64), ((0, 8), 24)]
 )
 def test_accesses_are_as_wide_as_both_ends_allow(
     offsets: tuple[int, int], nbytes: int, lazy: FakeCuda
 ) -> None:
-    """Pages of 128 bytes. A piece may be smaller, and may start at any address."""
+    """A piece may be smaller than the pages of 128 bytes, and may start at any address."""
     source, target = on_device(lazy, nbytes=128), on_device(lazy, nbytes=128)
     stores = [
         BlockStore.from_regions(
@@ -316,7 +306,7 @@ def test_accesses_are_as_wide_as_both_ends_allow(
 
 
 def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Driver) -> None:
-    """Of three regions, 0 and 1 are not adjacent in a pinned block, so they cannot be copied as one
+    """Of three regions, 0 and 1 are not adjacent in a pinned block. So the two cannot be copied as one
     piece.
     """
     device = on_device(lazy, nbytes=256, tensors=3)
@@ -361,9 +351,6 @@ def test_a_mapping_of_too_many_rows_is_refused(lazy: FakeCuda, device: Blocks) -
         engine.copy(device.store, device.store, Mapping(), stream=None)  # type: ignore[arg-type]
 
 
-# --- Pageable memory
-
-
 @pytest.mark.parametrize("out", [True, False])
 def test_buffers_between_pageable_memory_and_the_device_take_turns(out: bool, lazy: FakeCuda) -> None:
     device = on_device(lazy, blocks=64)
@@ -394,14 +381,11 @@ def test_a_copy_within_the_host_comes_after_what_the_device_brings(
         assert other.read_block(1) == data
 
 
-# --- Ends and errors
-
-
 @pytest.mark.parametrize("inline", [False, True])
 def test_a_copy_that_is_refused_halfway_has_ended(
     inline: bool, lazy: FakeCuda, driver: Driver, device: Blocks, pool: BlockStore
 ) -> None:
-    """The caller may close the stores immediately, because no part of the copy is running."""
+    """No part of the refused copy is running, so the caller may close the stores at once."""
     stream, pairs = driver.stream(), [(1, 2), (4, 0), (6, 5)]
     with TransferEngine("cuda:0") as engine:
 
@@ -434,9 +418,6 @@ def test_stores_live_until_an_inline_copy_has_ended(method: Method, lazy: FakeCu
         lazy.unwatch(memory)
         assert engine.poll() == []
     device.release()
-
-
-# --- Threads
 
 
 def test_the_threads_context_and_capture_mode_stay(

@@ -1,4 +1,6 @@
-"""Tests memory at odd addresses, because the memory of a torch tensor may start at any address."""
+"""Tests memory whose address is not aligned, because the memory of a torch tensor may start at any
+address.
+"""
 
 from __future__ import annotations
 

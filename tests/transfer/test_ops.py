@@ -1,5 +1,5 @@
-"""Tests the torch ops: schemas, results, compiled code, refused calls, and the stores that the ops
-cache by geometry.
+"""Tests the torch ops: their schemas, results, compiled code, and refused calls. Also tests that stores
+are cached by the geometry of their tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAPPING = torch.tensor([[0, 4], [5, 1], [2, 3]])
 
 
 def kv(seed: int, layers: int = 2) -> list[torch.Tensor]:
-    """Returns tensors with K and V in separate parts: six blocks of three tokens, with blocks as
+    """Returns tensors of six blocks with three tokens each. K and V are in dimension 0, and blocks are
     dimension 1.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -38,7 +38,7 @@ def kv(seed: int, layers: int = 2) -> list[torch.Tensor]:
 
 
 def pages(seed: int, layers: int = 2) -> list[torch.Tensor]:
-    """Returns the same pieces in another layout: blocks come first, with a hole after K and V."""
+    """Returns the same pieces with blocks in dimension 0. There are unused bytes after K and V."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(6, 2, 5, 4, generator=generator)[:, :, :3] for _ in range(layers)]
 
@@ -55,7 +55,7 @@ def copied(
     src_dim: int = 0,
     dst_dim: int = 0,
 ) -> list[torch.Tensor]:
-    """Returns the expected ``dst``, computed by indexing."""
+    """Returns ``dst`` after the copy, computed by indexing."""
     wanted = [tensor.detach().clone() for tensor in dst]
     read, written = mapping.unbind(1)
     for source, target in zip(src, wanted, strict=True):
@@ -68,7 +68,7 @@ def equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 
 
 class Handles:
-    """Two stores of six blocks each, and their tensors."""
+    """The handles of two stores of six blocks each, and the tensors of these stores."""
 
     def __init__(self) -> None:
         self.src, self.dst = rows(1), rows(2)
@@ -76,17 +76,15 @@ class Handles:
         self.pair = (self.stores[0].handle, self.stores[1].handle)
 
 
-# --- Schemas and dispatch ---
-
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
 def calls(name: str, handles: Handles) -> tuple[Any, tuple[Any, ...], dict[str, int]]:
-    """Returns an op with valid arguments."""
+    """Returns valid arguments for an op."""
     if name == "copy_blocks":
         return OPS.copy_blocks.default, (kv(1), kv(2), MAPPING), {"block_dim": 1}
     if name == "swap_blocks":
-        # These tensors have no holes, because opcheck clones them and a clone has no holes.
+        # Use tensors without unused bytes, because opcheck clones its arguments, and a clone has none.
         there = [tensor.unsqueeze(0) for tensor in kv(2)]
         return OPS.swap_blocks.default, (kv(1), there, MAPPING), {"src_block_dim": -3, "dst_block_dim": 2}
     if name == "swap_blocks.vllm":
@@ -111,7 +109,8 @@ def test_every_device_has_its_kernel(name: str) -> None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for key in ("CPU", "CUDA", "Meta"):
         assert has_kernel(f"kvpool::{name}", key)
-    # The ops are not differentiable, so none of these dispatch keys may handle the call first.
+    # The ops are not differentiable. So none of these dispatch keys may handle a call before the op
+    # itself.
     for key in (
         "Autograd",
         "AutogradCPU",
@@ -143,9 +142,6 @@ def test_schemas() -> None:
     assert written == [["dst"], ["dst"], ["dst"], []]
 
 
-# --- Results ---
-
-
 @pytest.mark.parametrize("dim", [1, -3])
 def test_copy_blocks(dim: int) -> None:
     src, dst = kv(1), kv(2)
@@ -168,8 +164,8 @@ def test_swap_blocks_between_layouts() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.float8_e4m3fn])
 def test_the_call_of_vllm(dtype: torch.dtype) -> None:
-    """Calls the op with positional arguments like ``vllm._custom_ops.swap_blocks``. A block is a number
-    of bytes, whatever the shape.
+    """The arguments are positional, as in ``vllm._custom_ops.swap_blocks``. A block is a number of
+    bytes, whatever the tensor's shape.
     """
     src = torch.arange(96, dtype=torch.uint8).view(dtype).reshape(2, -1)
     dst = torch.zeros_like(src)
@@ -181,8 +177,8 @@ def test_the_call_of_vllm(dtype: torch.dtype) -> None:
 
 
 def test_overloads() -> None:
-    """With two lists, blocks are selected by dimension, and with two tensors, by bytes. Every other
-    combination is refused.
+    """Two lists of tensors are divided into blocks along a dimension, and two single tensors into
+    blocks of bytes. Other combinations are refused.
     """
     assert OPS.swap_blocks.overloads() == ["default", "vllm"]
     one, other = rows(1), rows(2)
@@ -238,7 +234,7 @@ def test_copies_within_tensors() -> None:
 
 
 def test_tensors_without_memory() -> None:
-    """On the meta device and with fake tensors, a call succeeds and moves nothing."""
+    """With tensors on the meta device and with fake tensors, a call succeeds and moves nothing."""
     for name in NAMES:
         handles = Handles()
         op, args, kwargs = calls(name, handles)
@@ -273,7 +269,7 @@ def test_inference_mode() -> None:
 
 
 def test_tensors_that_require_grad() -> None:
-    """The bytes of parameters are copied like any other memory, without a gradient history."""
+    """Tensors that require gradients are copied like any other memory, and the copy has no gradient."""
     src, dst = rows(1).requires_grad_(), rows(2)
     wanted = copied([src], [dst], MAPPING)
     OPS.copy_blocks([src], [dst], MAPPING)
@@ -285,9 +281,6 @@ def test_tensors_that_require_grad() -> None:
     assert leaf.is_leaf
 
 
-# --- Compiled code ---
-
-
 @pytest.fixture
 def _fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
@@ -296,8 +289,8 @@ def _fresh_compiler() -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs the function as one compiled graph. The compiler makes its mutations functional and converts
-    them back.
+    """Compiles the function as one graph and runs it. The compiler first replaces changes of tensors by
+    new tensors, and later restores them.
     """
     backend = CompileCounterWithBackend("aot_eager")
     result = torch.compile(function, fullgraph=True, backend=backend)(*args)
@@ -326,7 +319,7 @@ def test_compiled_copy_blocks(requires_grad: bool) -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_swap_blocks() -> None:
-    """Swaps out and in again: the second call reads the result of the first one."""
+    """The function swaps blocks out and in again. The second call reads what the first one has written."""
 
     def step(
         cache: list[torch.Tensor], host: list[torch.Tensor], out: torch.Tensor, back: torch.Tensor
@@ -365,7 +358,7 @@ def test_compiled_call_of_vllm() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_copies_by_handle_are_made_in_order() -> None:
-    """The compiler does not know which memory these ops write. It still does not remove them, and it
+    """The compiler does not know which memory these ops write. Still, it does not remove them, and it
     keeps their order with each other and with reads.
     """
     handles = Handles()
@@ -387,7 +380,7 @@ def test_compiled_copies_by_handle_are_made_in_order() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
-    """This also holds with gradients, for which the graph is divided into two."""
+    """This also holds with gradients, for which the compiler divides the graph in two."""
     handles = Handles()
     weight = torch.ones((), requires_grad=True)
 
@@ -405,8 +398,8 @@ def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> None:
-    """A write of the same graph may reach memory only after the copy has read it. Between graphs, all
-    writes are in order.
+    """If the same graph writes to a tensor, its memory may change only after the copy has read it.
+    Writes of an earlier graph are visible.
 
     ``copy_blocks`` does not have this restriction: see ``test_compiled_copy_blocks``.
     """
@@ -424,8 +417,6 @@ def test_compiled_copies_by_handle_see_memory_as_it_was_before_the_graph() -> No
     assert equal([handles.src, handles.dst], [rows(1) + 1, wanted[0]])
 
 
-# --- Refused calls ---
-
 Wrong = tuple[
     str,
     "Callable[[torch.Tensor, torch.Tensor], object]",
@@ -439,8 +430,8 @@ def ids(*pairs: tuple[int, int]) -> torch.Tensor:
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
-#: test_bad_input covers refused mappings and layouts. This table has one error of each kind for each
-#: op.
+#: Wrong calls, with one error of each kind for each op. test_bad_input tests wrong mappings and
+#: layouts.
 WRONG: list[Wrong] = [
     (
         "int32",
@@ -548,7 +539,7 @@ def test_refusals(
     builtin: type[Exception],
     words: list[str],
 ) -> None:
-    """kvpool's exception passes through torch unchanged, and no memory is changed."""
+    """torch passes kvpool's exception to the caller unchanged. No memory is changed."""
     src, dst = rows(1), rows(2)
     with pytest.raises(error) as raised:
         call(src, dst)
@@ -583,9 +574,6 @@ def test_meta_tensors_among_others_are_refused(where: str) -> None:
             call()
 
 
-# --- Cached stores ---
-
-
 def test_tensors_are_not_kept() -> None:
     src, dst, mapping = rows(1), rows(2), MAPPING.clone()
     flat = [rows(3), rows(4)]
@@ -604,8 +592,8 @@ def test_tensors_are_not_kept() -> None:
 
 
 def test_the_same_memory_in_another_shape() -> None:
-    """The address is the same in all cases. A store that was cached for one shape, stride, dtype or
-    size is not used for another one.
+    """All tensors have the same address. A store that is cached for one shape, stride, dtype or size is
+    not used for another one.
     """
     here, there = np.zeros(96, dtype=np.uint8), np.zeros(96, dtype=np.uint8)
     turns: list[tuple[Callable[[torch.Tensor], torch.Tensor], int]] = [

@@ -1,4 +1,4 @@
-"""Tests for defects that a review found. Each test failed before its fix."""
+"""Tests of defects that a review has found. Each test failed before the defect was repaired."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def run_here(script: str, fake: FakeCuda) -> None:
-    """Runs a script in this process and resets the settings that it changed. The script must leave the
-    driver usable.
+    """Runs a script in this process, and resets the settings that it has changed. Afterwards the driver
+    must still work.
     """
     try:
         exec(compile(PRELUDE + textwrap.dedent(script), "<script>", "exec"), {})
@@ -28,7 +28,9 @@ def run_here(script: str, fake: FakeCuda) -> None:
 
 @pytest.mark.parametrize("code", [711, 712, 713])
 def test_a_refused_registration_does_not_lose_the_device(code: int, fake_library: FakeCuda) -> None:
-    """Codes 712 (already registered) and 713 (not registered) are not errors of the context."""
+    """Errors 712 (already registered) and 713 (not registered) only concern the call. The context
+    remains usable.
+    """
     script = """
     cpu, device, host = stores()
     assert not host.pinned
@@ -67,13 +69,15 @@ LOOKS = ["transfer.done()", "engine.in_flight", "transfer.seconds", "transfer.er
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_an_owner_whose_end_asks_the_transfer(look: str, fake_library: FakeCuda) -> None:
-    """The destructor of an object that a store has kept alive runs while the transfer's lock is held."""
+    """When a store is freed, it drops the object that it has kept alive. The destructor of this object
+    asks the transfer, whose lock is held at that time.
+    """
     run_script(DESTRUCTOR.replace("ACTION", "transfer.done()") + look + "\n", fake_library)
 
 
 def test_an_owner_whose_end_lets_other_threads_run(fake_library: FakeCuda) -> None:
-    """One thread holds the transfer's lock and waits for the interpreter, while another thread holds
-    the interpreter and waits for the lock. This must not happen.
+    """One thread must not hold the transfer's lock and wait for the interpreter, while another one
+    holds the interpreter and waits for the lock.
     """
     script = """
 began, looked = threading.Event(), threading.Event()
@@ -130,7 +134,9 @@ def test_a_pageable_copy_that_fails_halfway_holds_its_stores(fake: FakeCuda) -> 
 
 
 def test_after_a_transfer_that_failed(fake: FakeCuda) -> None:
-    """A copy that depends on a failed copy would copy data that was never written."""
+    """If a copy waits for a copy that fails, it fails, too. Otherwise it would read data that was never
+    written.
+    """
     script = """
     engine = TransferEngine("cuda:0", staging_bytes=4096)
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
@@ -184,7 +190,7 @@ def test_host_copies_and_captures(what: str, fake: FakeCuda) -> None:
 
 
 def test_after_an_event_of_a_capture(fake: FakeCuda) -> None:
-    """The engine's stream must not become part of another owner's capture."""
+    """The event belongs to a capture. The engine's stream must not become a part of this capture."""
     script = """
     engine = TransferEngine("cuda:0")
     driver = calls()
@@ -263,7 +269,9 @@ def test_a_calibration_without_thread_blocks(tmp_path: Path, fake: FakeCuda) -> 
 
 
 def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: FakeCuda) -> None:
-    """The calibration uses the memory of a small device. Afterwards the device has no free memory."""
+    """The calibration fills the memory of a small device, so an allocation fails. Afterwards the engine
+    is as before.
+    """
     path = tmp_path / "c.json"
     script = f"""
     engine = TransferEngine("cuda:0", staging_bytes=1 << 20)
@@ -291,7 +299,7 @@ def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: 
 
 @pytest.mark.slow
 def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: FakeCuda) -> None:
-    """Takes some seconds on a GPU and longer without one, because it copies 9 GB."""
+    """The calibration copies 9 GB. That takes some seconds on a GPU, and longer without one."""
     script = f"""
     import json
     path = {str(tmp_path / "c.json")!r}
@@ -333,7 +341,7 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
     from kvpool.transfer import ops
 
     class Host:
-        """A host tensor that is page-locked later (cudaHostRegister), or is not page-locked any more."""
+        """A host tensor that is registered later (cudaHostRegister), or is unregistered later."""
 
         pinned = True
         is_cpu, dtype, device, shape = True, torch.uint8, torch.device("cpu"), torch.Size([4, 64])
@@ -359,7 +367,9 @@ def test_pinned_state_is_part_of_the_geometry(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_host_copies_of_a_device_engine_let_other_threads_run(fake: FakeCuda) -> None:
-    """Such a copy waits for running transfers. During the wait, a thread that counts makes progress."""
+    """A copy between host stores waits for running transfers. Meanwhile another Python thread must be
+    able to run.
+    """
     script = """
     import threading
     engine, twin = TransferEngine("cuda:0"), TransferEngine(threads=1)
@@ -409,8 +419,8 @@ def test_unordered_copies_and_another_store_over_a_pool(fake: FakeCuda) -> None:
 
 
 def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
-    """torch creates an event's handle when the event is first recorded. torch's own waits for an
-    unrecorded event are no-ops.
+    """torch makes the handle of an event when the event is recorded first. If an event was never
+    recorded, torch's own waits for it do nothing.
     """
     script = """
     cpu, device, host = stores()
@@ -423,8 +433,8 @@ def test_an_event_that_was_never_recorded(fake: FakeCuda) -> None:
 
 
 def test_blocks_far_apart_are_staged_without_what_lies_between(fake: FakeCuda) -> None:
-    """For a layer of a cross-layer tensor in pageable memory, only the bytes of that layer are copied
-    between host and device.
+    """If a store has one layer of a cross-layer tensor in pageable memory, only the bytes of this layer
+    are copied between host and device.
     """
     script = """
     memory = zeros(8 * 65536)
@@ -455,7 +465,7 @@ def test_a_huge_pool_is_refused() -> None:
 
 @pytest.mark.parametrize("what", ["submit", "copy", "pageable"])
 def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake: FakeCuda) -> None:
-    """Needs the fake driver's setting fail_event: the nth cuEventCreate is refused."""
+    """Uses the setting fail_event of the fake driver: the nth cuEventCreate is refused."""
     script = f"""
     what = {what!r}
     fake = FakeCuda(os.environ["KVPOOL_LIBCUDA"])
@@ -493,9 +503,10 @@ def test_an_event_that_cannot_be_made_leaves_nothing_under_way(what: str, fake: 
 
 @pytest.mark.parametrize("out", [True, False])
 def test_staging_overlaps(out: bool, fake: FakeCuda) -> None:
-    """While the copy engine copies one buffer, a kernel works on the other one.
+    """While the copy engine copies one staging buffer, a kernel works on the other one.
 
-    In some order that the driver allows, two first halves finish before any second half.
+    So in some order that the driver allows, the first halves of two copies finish before any second
+    half.
     """
     script = f"""
     import random

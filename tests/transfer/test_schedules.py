@@ -1,8 +1,8 @@
-"""Tests copies in every order that the driver's rules allow. A program that waits wherever it must ends
-in the same state as if it ran step by step.
+"""Tests copies in every order that the driver's rules allow. If a program waits wherever it must, its
+result equals that of step-by-step execution.
 
-The fake driver delays work and executes it in random allowed orders. It reads the sources of unordered
-copies as early as possible.
+The fake driver delays work, and runs it in a random order that is allowed. It reads the sources of
+unordered copies as early as possible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS: tuple[Method, ...] = ("auto", "kernel", "batch", "staged", "memcpy")
 
 @dataclasses.dataclass
 class Tier:
-    """A store, and the content that it must have after all copies."""
+    """A store, and the content that it must have at the end."""
 
     store: BlockStore
     expected: list[bytes]
@@ -43,7 +43,9 @@ class Tier:
 
 
 class Program:
-    """A random program. It waits exactly where two copies use the same block and one of them writes it."""
+    """A random program. If two copies use the same block and one of them writes it, the program waits
+    between them, and nowhere else.
+    """
 
     def __init__(self, seed: int, fake: FakeCuda, driver: Driver) -> None:
         self.rng = random.Random(seed)
@@ -63,8 +65,8 @@ class Program:
             for index, data in enumerate(content):
                 store.write_block(index, data)
             self.tiers.append(Tier(store, content))
-        #: Running transfers, with the blocks that they read and write. None stands for copies on the
-        #: stream.
+        #: Running transfers, each with the blocks that it reads and writes. None stands for copies on
+        #: the stream.
         self.under_way: list[tuple[Transfer | None, set[tuple[int, int]], set[tuple[int, int]]]] = []
 
     def conflicts(self, reads: set[tuple[int, int]], writes: set[tuple[int, int]]) -> list[Transfer | None]:
@@ -127,8 +129,8 @@ class Program:
 
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> Iterator[None]:
-    """Collects the garbage of earlier tests and excludes their objects from later collections, which
-    then take only milliseconds.
+    """Frees the garbage of earlier tests, and excludes all other objects from later garbage
+    collections. These then take milliseconds.
     """
     gc.collect()
     gc.freeze()
@@ -147,7 +149,8 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
-        # The second transfer uses the worker thread, so later ones have to use it, too.
+        # The second transfer uses the worker thread. So all later ones must use it, too, to keep their
+        # order.
         transfers = [
             engine.submit(device.store, store, [(index, index)], after=None)
             for index, store in enumerate([pinned, pageable, pinned, pageable, pinned])
@@ -161,7 +164,7 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
 
 
 def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -> None:
-    """The device does no work until a call waits for it."""
+    """The device works only when a call waits for it. So a missing wait is detected."""
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     expected = device.block(0)
@@ -183,7 +186,7 @@ def test_the_processor_waits_for_a_device_that_touches_a_block(lazy: FakeCuda) -
 
 
 def test_a_copy_waits_for_the_callers_stream(lazy: FakeCuda, driver: Driver) -> None:
-    """KV must be written before it is read, so work that is already on the stream comes first."""
+    """The KV is written by work that is already on the caller's stream. So the copy must run after it."""
     device = on_device(lazy)
     pinned = BlockStore.host(8, like=device.store)
     stream = driver.stream()
@@ -233,8 +236,8 @@ def test_an_event_is_waited_for(lazy: FakeCuda, driver: Driver) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stores_live_until_the_copy_has_ended(method: Method, lazy: FakeCuda) -> None:
-    """The store is closed and dropped while the copy is running. The driver would detect a use of freed
-    memory.
+    """The store is closed and dropped while the copy is running. The fake driver would report any use
+    of freed memory.
     """
     target = on_device(lazy)
     alive = weakref.ref(target.tensors[0])
@@ -309,8 +312,8 @@ def test_the_end_of_an_engine_waits(dropped: bool, lazy: FakeCuda) -> None:
 
 
 def test_memory_of_the_driver_is_given_back(lazy: FakeCuda) -> None:
-    """After a hundred engines, the numbers of streams, events, buffers, tables and registrations are
-    the same as before.
+    """A hundred engines are made and closed. Afterwards the numbers of streams, events, buffers, tables
+    and registrations are as before.
     """
     counters = (
         "live_allocs",

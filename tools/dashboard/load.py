@@ -1,10 +1,10 @@
-"""The load of ``dashboard_check.py``: chat sessions of four tenants on a manager with all metrics and a
-store.
+"""The load for ``dashboard_check.py``: chat sessions of four tenants, on a manager with all metrics and
+a store.
 
-Every prompt is the system prompt of its tenant, followed by the session so far. The device cannot hold
-all sessions. So blocks are evicted, and later loaded from the store. At times the store is slow, full
-or unavailable, or its objects are damaged. Halfway through the load there is a burst of requests. The
-random numbers are the same in every run, but the timing depends on the machine.
+Every prompt is the system prompt of its tenant, followed by the session so far. The device's pool is
+too small for all sessions. So blocks are evicted, and are later loaded from the store. At times the
+store is slow, full or unavailable, or its objects are damaged. Halfway through the load, more requests
+arrive for a while. The random numbers are the same in every run, but the timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FaultyBackend:
 
 
 class Session:
-    """The conversation of one user with the model so far."""
+    """One user's conversation with the model so far."""
 
     def __init__(self, draw: random.Random, number: int) -> None:
         self.tenant = draw.choice((1, 1, 1, 2, 2, 3, 4))
@@ -104,7 +104,7 @@ class Request:
 
 
 class Load:
-    """Runs the steps of a scheduler."""
+    """A scheduler that serves the sessions, and the manager and store that it uses."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._draw = random.Random(7)
@@ -147,10 +147,12 @@ class Load:
         self._steps = 0
 
     def _copy(self, pairs: list[tuple[int, int]]) -> None:
-        """Copies nothing, because the blocks have no bytes, only digests."""
+        """Replaces the copy of a block's bytes. It does nothing, because the blocks of this load have
+        no bytes.
+        """
 
     def step(self, arrivals: float) -> None:
-        """Runs one iteration of a scheduler. ``arrivals`` is the average number of new requests."""
+        """Runs one iteration of the scheduler. ``arrivals`` is the average number of new requests."""
         self._steps += 1
         self._manager.clock.advance(time.monotonic())
         self._prefixes.poll()
@@ -164,7 +166,7 @@ class Load:
         idle = [at for at in range(len(self._sessions)) if at not in self._asking]
         if not idle:
             return
-        # Some sessions are used far more often than others.
+        # Choose a few of the sessions far more often than the others.
         at = idle[min(int(self._draw.paretovariate(0.6)) - 1, self._draw.randrange(len(idle)))]
         session = self._sessions[at]
         if session.turns == 0:
@@ -213,7 +215,9 @@ class Load:
                 self._asking.discard(self._owner.pop(number))
 
     def _make_room(self) -> None:
-        """In a burst, moves requests to the host tier. Otherwise restores preempted or moved requests."""
+        """If many requests run, moves one to the host tier or preempts one. If few run, restores such a
+        request.
+        """
         running = [one for one in self._running if self._manager.request(one).state == "running"]
         if len(running) > 18 and self._steps % 20 == 0:
             with contextlib.suppress(OutOfBlocksError):
@@ -244,7 +248,7 @@ class Load:
 
 @contextlib.contextmanager
 def load(metrics: Metrics, steps_per_second: float = 50) -> Iterator[threading.Event]:
-    """Runs the load in a thread until the context ends. The event is set if the load fails."""
+    """Runs the load in a thread until the context ends. Sets the event if the load fails."""
     work, over, failed = Load(metrics), threading.Event(), threading.Event()
     started = time.monotonic()
 

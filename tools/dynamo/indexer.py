@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 #: Seconds to wait for an expected change before it counts as missing.
 PATIENCE: Final = 30.0
 MODEL: Final = "model"
-#: The indexer's names of tiers, and kvpool's numbers.
+#: Names of tiers in the indexer, and kvpool's number of each.
 TIERS: Final = {"device": 0, "host_pinned": 1, "disk": 2}
 
-#: The blocks of a worker: tier and number of each content.
+#: The blocks of a worker in the indexer. Each is a tier and the number that stands for a block hash.
 Held = set[tuple[int, int]]
 
 
@@ -52,7 +52,7 @@ class Indexer:
                 answer = self._connection.getresponse()
                 content = answer.read()
             except (OSError, http.client.HTTPException):
-                # The indexer closes idle connections. Connect again.
+                # The indexer has closed an idle connection. Connect again.
                 self._connection.close()
                 self._connection = None
                 if attempt == 2:
@@ -64,7 +64,7 @@ class Indexer:
         return None
 
     def register(self, worker: int, sink: ZmqSink, block_size: int) -> None:
-        """Subscribes the indexer to a sink. The indexer knows it as the worker ``worker``."""
+        """Subscribes the indexer to a sink's endpoint, as the worker with the number ``worker``."""
         self.ask(
             "/register",
             {
@@ -78,11 +78,10 @@ class Indexer:
         )
 
     def unregister(self, worker: int) -> None:
-        """Removes a worker from the indexer."""
         self.ask("/unregister", {"instance_id": worker, "model_name": MODEL})
 
     def dump(self) -> dict[int, Held]:
-        """Returns the blocks in the indexer, by worker."""
+        """Returns the blocks that each worker has according to the indexer."""
         held: dict[int, Held] = {}
         for model in self.ask("/dump").values():
             for entry in model["events"]:
@@ -92,15 +91,14 @@ class Indexer:
         return held
 
     def found(self, tokens: list[int]) -> int:
-        """Returns the number of a prompt's tokens that are on the device of the best worker, according
-        to the indexer.
+        """Returns how many tokens of a prompt are on the device of the worker that has most of them,
+        according to the indexer.
         """
         answer = self.ask("/query", {"model_name": MODEL, "token_ids": tokens})
         return max((worker["gpu"] for worker in answer["instances"].values()), default=0)
 
 
 def free_port() -> int:
-    """Returns an unused port."""
     with socket.socket() as any_socket:
         any_socket.bind(("127.0.0.1", 0))
         return int(any_socket.getsockname()[1])
@@ -108,7 +106,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(packages: Path) -> Iterator[Indexer]:
-    """Starts an indexer, and stops it when the context ends.
+    """Starts an indexer, and stops it at the end of the context.
 
     Raises:
         DifferenceError: The indexer does not start.

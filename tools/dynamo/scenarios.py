@@ -1,9 +1,10 @@
-"""Scenarios of a worker and the indexer. Each scenario ends with a comparison of their contents.
+"""Scenarios with a worker, that is a manager with a publisher of KV events, and Dynamo's indexer. Each
+scenario ends with a comparison of their contents.
 
-The expected content is computed independently of the publisher, from the manager's own events. Blocks
-whose parents are missing are excluded. A manager with tiers below the device does not report the
-changes of these tiers in Python. In that case the publisher's snapshot is the expected content. The
-tests of kvpool-observe compare this snapshot with the pools, block by block.
+The expected content is computed from the manager's own events, and not from the publisher. Blocks whose
+parents are missing are excluded. A manager with tiers below the device does not report the changes of
+these tiers in Python. In that case the publisher's snapshot is the expected content. The tests of
+kvpool-observe compare this snapshot with the pools, block by block.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from kvpool.events import Form
 
 BLOCK: Final = 4
-#: Number of histories for which a worker runs. The next history begins with a restart.
+#: Number of random histories after which a worker is replaced by a restarted one.
 PER_LIFE: Final = 50
 
 
 class Leaky(ZmqSink):
-    """A sink that can lose batches, like a socket with a subscriber that reads too slowly."""
+    """A sink of events that can lose batches, as a socket does if its subscriber reads too slowly."""
 
     drops = False
     full = False
 
     def send(self, number: int, batch: bytes) -> bool:
-        """Sends a batch, loses it, or refuses it, according to the flags."""
+        """Sends a batch, loses it, or refuses it, depending on the attributes of this sink."""
         if self.full:
             return False
         return True if self.drops else super().send(number, batch)
@@ -48,10 +49,10 @@ class Leaky(ZmqSink):
 
 
 class Worker:
-    """A manager, its publisher, and the content that subscribers should have."""
+    """A manager, its publisher, and the content that the indexer should have."""
 
-    # Start time of the latest worker, in seconds. The start times of two workers differ by at least a
-    # second, like those of a restarted process.
+    # Start time of the most recent worker, in seconds. The start times of two workers differ by at
+    # least a second, as those of restarted processes do.
     lives = int(time.time())
 
     def __init__(
@@ -79,13 +80,13 @@ class Worker:
             capacity=capacity,
             start=False,
         )
-        #: Maps each hash to the hash before it.
+        #: The blocks that the manager has reported: each hash, with the hash of the block before it.
         self._cached: dict[bytes, bytes | None] = {}
         self._requests = 0
 
     def close(self) -> None:
-        """Closes the worker after all replay requests are answered. Otherwise the indexer would wait
-        forever, because a closed worker does not send a batch again.
+        """Closes the worker after all requests for lost batches are answered. A closed worker cannot
+        answer, and the indexer would wait forever.
         """
         quiet = 0
         while quiet < 40:  # counted in turns, not in seconds, so that a slow machine cannot shorten it
@@ -97,7 +98,7 @@ class Worker:
         return self.sink.endpoint, self.sink.replay_endpoint
 
     def serve(self, prompt: list[int], *, keep: bool = False) -> int:
-        """Computes a prompt, and releases its request unless ``keep`` is set. Returns the request."""
+        """Computes a prompt. Releases its request unless ``keep`` is set. Returns the request."""
         self._requests += 1
         self.manager.admit(self._requests, prompt)
         self.manager.commit(self._requests, len(prompt))
@@ -106,13 +107,13 @@ class Worker:
         return self._requests
 
     def number_of(self, digest: bytes) -> int:
-        """Returns a block hash in the form that the indexer prints for this event format: an unsigned
-        number.
+        """Returns a block hash as the unsigned number that the indexer prints for this format of
+        events.
         """
         return int.from_bytes(digest[:8] if self.form.startswith("sglang") else digest[-8:], "big")
 
     def holds(self) -> Held:
-        """Returns the blocks that can be reached in the worker's pools."""
+        """Returns the blocks of the worker's pools whose parents are present, too."""
         if self.host:
             return self._snapshot()
         events, lost = self.manager.take_events()
@@ -144,11 +145,11 @@ class Worker:
 
 
 def differs(indexer: Indexer, worker: Worker, patience: float = PATIENCE) -> str | None:
-    """Compares the indexer's content with a worker's. Returns ``None`` as soon as they are equal. If
-    they still differ after ``patience`` seconds, returns the difference.
+    """Compares the indexer's content with a worker's until they are equal, and then returns ``None``.
+    If they still differ after ``patience`` seconds, returns the difference.
 
-    During this time the worker is idle and only sends heartbeats. A consumer that missed a message can
-    recover only from these.
+    Meanwhile the worker only sends heartbeats. A consumer that has missed a message can recover only
+    from these.
     """
     until = time.monotonic() + patience
     wanted = worker.holds()
@@ -171,7 +172,7 @@ def compare(indexer: Indexer, worker: Worker, when: str) -> None:
 
 @contextlib.contextmanager
 def followed(indexer: Indexer, worker: Worker) -> Iterator[Worker]:
-    """Subscribes the indexer to a worker for the duration of the context."""
+    """Subscribes the indexer to a worker until the end of the context."""
     indexer.register(worker.number, worker.sink, BLOCK)
     try:
         compare(indexer, worker, "registered")
@@ -186,7 +187,9 @@ def prompt_of(start: int, blocks: int) -> list[int]:
 
 
 def late_join(indexer: Indexer) -> None:
-    """The indexer learns blocks that were published before its start with the first heartbeat."""
+    """The indexer starts late. With the first heartbeat it requests the blocks that were published
+    before.
+    """
     worker = Worker(1)
     for start in range(0, 2000, 100):
         worker.serve(prompt_of(start, 2))
@@ -197,7 +200,7 @@ def late_join(indexer: Indexer) -> None:
 
 
 def gap(indexer: Indexer) -> None:
-    """The indexer requests lost batches again, whether they store or remove blocks."""
+    """The indexer requests lost batches again. The batches store or remove blocks."""
     with followed(indexer, Worker(1)) as worker:
         for turn in range(8):
             worker.serve(prompt_of(turn * 100, 5))
@@ -209,8 +212,8 @@ def gap(indexer: Indexer) -> None:
 
 
 def restart(indexer: Indexer) -> None:
-    """After a warm or cold restart, the indexer has removed the old worker's blocks and has the new
-    worker's.
+    """After a warm or a cold restart, the indexer has removed the blocks of the old worker, and has
+    those of the new worker.
     """
     worker = Worker(1)
     with followed(indexer, worker):
@@ -229,7 +232,9 @@ def restart(indexer: Indexer) -> None:
 
 
 def overflow(indexer: Indexer) -> None:
-    """The indexer recovers from a sink that was full for a while, and from an overflow of the feed."""
+    """The indexer recovers after its sink was full for a while, and after the publisher's buffer of
+    events overflowed.
+    """
     with followed(indexer, Worker(1, capacity=16)) as worker:
         worker.serve(prompt_of(0, 6))
         compare(indexer, worker, "before")
@@ -248,7 +253,7 @@ def overflow(indexer: Indexer) -> None:
 
 
 def tiers(indexer: Indexer) -> None:
-    """The indexer knows the current tier of blocks that move to host memory and back."""
+    """For blocks that move to host memory and back, the indexer knows the current tier."""
     with followed(indexer, Worker(1, host=32)) as worker:
         request = worker.serve(prompt_of(0, 6), keep=True)
         other = worker.serve(prompt_of(0, 3) + prompt_of(200, 3), keep=True)
@@ -273,8 +278,8 @@ def tiers(indexer: Indexer) -> None:
 
 
 def storms(indexer: Indexer) -> None:
-    """Every prompt evicts all blocks of an earlier prompt. So whole chains are removed at once, some of
-    them from the middle.
+    """Every prompt evicts all blocks of an earlier prompt. So many blocks of a prompt are removed at
+    once, sometimes from its middle.
     """
     numbers = random.Random(1)
     with followed(indexer, Worker(1, blocks=48)) as worker:
@@ -289,7 +294,7 @@ def storms(indexer: Indexer) -> None:
 
 
 def forms(indexer: Indexer) -> None:
-    """The indexer gets the same content from every event format."""
+    """The indexer gets the same content, whichever format the events have."""
     names: tuple[Form, ...] = ("vllm", "vllm-array", "sglang", "sglang-array")
     for number, form in enumerate(names, 1):
         with followed(indexer, Worker(number, form=form)) as worker:
@@ -302,8 +307,8 @@ def forms(indexer: Indexer) -> None:
 
 
 def control(indexer: Indexer) -> None:
-    """A worker that restarts its message numbers leaves stale blocks in the indexer. The comparison
-    must find them.
+    """A worker restarts its message numbers, so stale blocks remain in the indexer. The comparison must
+    find them.
     """
     worker = Worker(1)
     with followed(indexer, worker):
@@ -321,8 +326,8 @@ def control(indexer: Indexer) -> None:
 
 
 def history(indexer: Indexer, worker: Worker, numbers: random.Random, name: str) -> None:
-    """Runs random prompts, releases, evictions, drops, swaps and losses, with comparisons in between
-    and at the end.
+    """Runs a random sequence of prompts, releases, evictions, drops, swaps and lost batches. Compares
+    the contents several times in between, and at the end.
     """
     running: list[int] = []
     swapped: list[int] = []
@@ -372,8 +377,8 @@ def swap_one(worker: Worker, numbers: random.Random, running: list[int], swapped
 
 
 def histories(indexer: Indexer, count: int, seed: int) -> None:
-    """Runs random histories. After every `PER_LIFE` of them the worker is replaced by a new one with an
-    empty pool and the same endpoints. Every other worker has a host tier.
+    """Runs random histories. After every `PER_LIFE` of them, a new worker with an empty pool and the
+    same endpoints replaces the old one. Every other worker has a host tier.
     """
     numbers = random.Random(seed)
     first = Worker(1, blocks=40)
@@ -401,7 +406,6 @@ SCENARIOS: Final[tuple[Callable[[Indexer], None], ...]] = (
 
 
 def run(packages: Path, count: int, seed: int) -> int:
-    """Runs all checks and returns the exit code."""
     checks: list[tuple[str, Callable[[Indexer], Any]]] = [
         (scenario.__name__.replace("_", " "), scenario) for scenario in SCENARIOS
     ]

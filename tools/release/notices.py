@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Writes the licence notices of all code that is linked into a wheel: crates, Rust's standard library,
-and code of zig.
+and code that zig adds.
 
     python tools/release/notices.py target/release-build/sources
 
 A crate is linked if the extension needs it at run time on any platform of a release. Crates that are
-only used for building, such as macros and build scripts, are not in a wheel. A crate without the text
-of a licence is an error.
+only used for building, such as macros and build scripts, are not in a wheel. If a crate has no licence
+text, that is an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 NOTICES: Final = "THIRD-PARTY-NOTICES.md"
-#: Rust ships this page with its compiler.
+#: The page with the licences of the standard library, which Rust ships with its compiler.
 STD_NOTICES: Final = "RUST-STANDARD-LIBRARY.html"
 TRIPLES: Final = tuple(
     f"{one}-unknown-linux-{libc}" for one in ("x86_64", "aarch64") for libc in ("gnu", "musl")
@@ -31,7 +31,6 @@ _CODE: Final = frozenset({".rs", ".py", ".toml"})
 
 
 def output(*command: str, cwd: Path) -> str:
-    """Returns the output of a command."""
     return subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -62,7 +61,7 @@ def linked(sources: Path) -> list[dict[str, Any]]:
 
 
 def texts(folder: Path) -> dict[str, str]:
-    """Returns the licence files of a crate."""
+    """Returns the texts of a crate's licence files."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file() and _LICENCE.fullmatch(path.name)]
     files += sorted((folder / "LICENSES").glob("*"))
     return {
@@ -86,7 +85,7 @@ def of_the_linker() -> dict[str, str]:
 
 
 def page(crates: list[dict[str, Any]], linker: dict[str, str]) -> str:
-    """Returns the notices in Markdown. A text that several crates share appears once."""
+    """Returns the notices in Markdown. A licence text that several crates share appears once."""
     owners: dict[str, list[str]] = {}
     lines = []
     for crate in crates:
@@ -112,7 +111,9 @@ def page(crates: list[dict[str, Any]], linker: dict[str, str]) -> str:
 
 
 def tidy(text: str) -> str:
-    """Normalizes the line ends of a text, in which copies of it may differ."""
+    """Makes line ends and blanks of a licence text uniform, so that equal texts of different crates
+    compare equal.
+    """
     return "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").strip("\n").splitlines())
 
 

@@ -24,12 +24,15 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-#: Output of the README's first snippet: the first prompt computes everything, the second shares six blocks.
+#: Output of the README's first snippet. The first prompt has no cached tokens, and the second shares
+#: six blocks with it.
 EXPECTED_OUTPUT = ["0", "[1, 2, 3, 4, 5, 6, 7]", "96"]
 
 
 def snippet(readme: str) -> list[str]:
-    """Runs the README's first snippet as a reader would who pastes it. Returns the printed lines."""
+    """Runs the README's first snippet, as a reader does who pastes it. Returns the lines that it
+    prints.
+    """
     found = re.search(r"```python\n(.*?)```", readme, flags=re.DOTALL)
     if found is None:
         raise SystemExit("the README has no snippet")
@@ -40,8 +43,8 @@ def snippet(readme: str) -> list[str]:
 
 
 def under_load() -> int:
-    """Adds and removes requests in a pool that is too small for all of them. Checks the sum of the
-    block counts after each change.
+    """Adds and removes requests in a pool that is too small for all of them. After each change, checks
+    the sum of the block counts.
     """
     import kvpool
 
@@ -65,7 +68,7 @@ def under_load() -> int:
 
 def command(*arguments: str) -> tuple[int, str, str]:
     """Runs ``kvpool`` with these arguments in this process, because an emulator cannot start another
-    one. Returns exit code, output and errors.
+    process. Returns its exit code, its output and its errors.
     """
     from kvpool.__main__ import main
 

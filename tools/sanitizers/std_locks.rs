@@ -1,12 +1,13 @@
 //! Announces the slow paths of the standard library's locks to ThreadSanitizer.
 //!
-//! The standard library of a stable toolchain is compiled without instrumentation. Its inline functions are
-//! compiled again in the crates that call them, so ThreadSanitizer sees an uncontended lock. It does not see
-//! the functions below, which the linker replaces (`--wrap`). Each of them calls the original function and
-//! announces the order that the original establishes.
+//! The standard library of a stable toolchain is compiled without instrumentation. Its inline functions
+//! are compiled again in the crates that call them, so ThreadSanitizer sees a lock for which no thread
+//! waits. It does not see the functions below, which run if a thread waits. The linker replaces them
+//! (`--wrap`). Each replacement calls the original function, and announces the order of memory accesses
+//! that the original establishes.
 //!
-//! `tools/sanitizers.py` replaces `@NAME@` with the mangled name of a function, and compiles this file to one
-//! object.
+//! `tools/sanitizers.py` replaces `@NAME@` with the mangled name of a function, and compiles this file
+//! to one object.
 
 #![crate_type = "lib"]
 #![feature(thread_local)]
@@ -20,11 +21,11 @@ use std::sync::OnceState;
 use std::time::Duration;
 
 unsafe extern "C" {
-    /// Establishes that all writes before other threads' `__tsan_release` at this address happen before
-    /// the code that follows.
+    /// Announces that the code after this call sees all writes before other threads' `__tsan_release`
+    /// at this address.
     fn __tsan_acquire(address: *const u8);
-    /// Establishes that all writes so far happen before the code after an `__tsan_acquire` at this
-    /// address in other threads.
+    /// Announces that all writes so far are seen by the code after other threads' `__tsan_acquire` at
+    /// this address.
     fn __tsan_release(address: *const u8);
 }
 
@@ -49,7 +50,8 @@ unsafe extern "Rust" {
     fn scope_thread_ended(scope: Word, panicked: bool);
 }
 
-/// The state of an `RwLock` is one of its two 32-bit words, in an order that the compiler chooses.
+/// One of the two 32-bit words of an `RwLock` is its state. The compiler chooses their order, so
+/// announce both.
 unsafe fn acquire_rwlock(lock: Word) {
     unsafe {
         __tsan_acquire(lock);
@@ -109,8 +111,8 @@ unsafe fn once_call_announced(
 ) {
     let mut announced = |state: &OnceState| {
         run(state);
-        // Announce the release before the original function marks the value as complete, because other
-        // threads may read the value afterwards.
+        // Announce the release before the original function marks the value as complete. Other threads
+        // may read the value as soon as it is marked.
         unsafe { __tsan_release(once) };
     };
     unsafe {
@@ -122,8 +124,8 @@ unsafe fn once_call_announced(
 #[unsafe(export_name = "__wrap_@scope_thread_ended@")]
 unsafe fn scope_thread_ended_announced(scope: Word, panicked: bool) {
     unsafe {
-        // The counter of running threads is one of the first words of `ScopeData`, in an order that the
-        // compiler chooses.
+        // The counter of running threads is one of the first words of `ScopeData`. The compiler chooses
+        // their order, so announce all of them.
         for offset in [0, 8, 16] {
             __tsan_release(scope.add(offset));
         }
@@ -131,7 +133,7 @@ unsafe fn scope_thread_ended_announced(scope: Word, panicked: bool) {
     }
 }
 
-/// The address of the last reference counter that this thread changed.
+/// Address of the reference counter that this thread has changed last.
 #[thread_local]
 static COUNTER: Cell<Word> = Cell::new(core::ptr::null());
 
@@ -157,8 +159,7 @@ unsafe extern "C" fn fetch_sub_noted(counter: Word, value: u64, order: i32) -> u
 }
 
 /// ThreadSanitizer ignores fences. `Arc` decrements a counter, and executes a fence if the result is
-/// zero. The fence orders everything that other threads released with that counter before the code that
-/// follows.
+/// zero. After the fence, this thread sees everything that other threads released with that counter.
 #[unsafe(export_name = "__wrap___tsan_atomic_thread_fence")]
 unsafe extern "C" fn thread_fence_announced(order: i32) {
     unsafe {

@@ -1,4 +1,4 @@
-"""The changes that ``tools.sglang.identity`` makes between two starts over one store."""
+"""The changes that ``tools.sglang.identity`` makes between two starts of SGLang over one store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGES", "Change", "Place", "draft_of"]
 
-#: A model that SGLang can configure; its weights are never read.
+#: Configuration of a model that SGLang accepts. The weights of the model are never read.
 LLAMA: Final = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -35,11 +35,10 @@ COMMITS: Final = ("1" * 40, "2" * 40)
 
 
 class Place:
-    """Files before the first start: a model, a draft model, an adapter, and a cache of the Hugging Face
-    hub.
+    """The files of two starts: a model, a draft model, an adapter, and a cache of the Hugging Face hub.
 
     Args:
-        root: A new folder.
+        root: A new folder, into which the files are written.
     """
 
     def __init__(self, root: Path) -> None:
@@ -73,7 +72,7 @@ class Place:
 
 
 def rewrite(folder: Path) -> None:
-    """Replaces weights by others with the same file size and modification times."""
+    """Replaces the weights in a folder by others. The files keep their sizes and modification times."""
     for path in folder.glob("*.safetensors"):
         times = path.stat()
         path.write_bytes(b"two" * 1000)
@@ -82,14 +81,14 @@ def rewrite(folder: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """A change between two starts.
+    """A change between two starts of SGLang over one store.
 
     Attributes:
         what: The name of the change.
-        hit: Whether the second start finds the pages of the first.
+        hit: Whether the second start finds the pages that the first start has stored.
         first: Settings of the first start, with environment variables under "env".
         second: Settings of the second start.
-        alter: A function that runs between the starts.
+        alter: A function that changes files between the starts.
     """
 
     what: str

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LAYERS, TOKENS, PAGE, DTYPE = 3, 1280, 4, torch.bfloat16
-#: More pages than a batch of SGLang, which has 128.
+#: Number of pages in a test. It is more than a batch of SGLang has, which is 128.
 PAGES: Final = 150
 CPU: Final = torch.device("cpu")
 
@@ -156,7 +156,7 @@ def config(folder: Path, **changed: Any) -> Any:
 
 
 def attach(folder: Path, pool: Any, others: dict[Any, Any] | None = None, **changed: Any) -> Any:
-    """Makes a back end with SGLang's factory, and attaches it with the same calls in the same order as
+    """Makes a back end with SGLang's factory, and attaches it to host pools with the same calls as
     SGLang.
     """
     backend = StorageBackendFactory.create_backend("dynamic", config(folder, **changed), pool)
@@ -168,7 +168,7 @@ def attach(folder: Path, pool: Any, others: dict[Any, Any] | None = None, **chan
 
 
 def controller(backend: Any, pool: Any, zero_copy: bool) -> Any:
-    """Makes an object with the attributes that the loops of SGLang's controller use."""
+    """Makes a stand-in for SGLang's controller. It has the attributes that the controller's loops use."""
     mine = types.SimpleNamespace(
         storage_backend=backend,
         storage_host_pool=pool,
@@ -207,7 +207,7 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def pages_through_the_controller(root: Path) -> None:
-    """Stores and prefetches more pages than one batch holds, before and after a restart."""
+    """Stores and prefetches more pages than one batch has, before and after a restart."""
     for name, make, layout, lendable in KINDS:
         for zero_copy in (False, True):
             what = f"{name} {layout}, interface_v1={int(zero_copy)}"
@@ -253,7 +253,7 @@ def pages_through_the_controller(root: Path) -> None:
 
 def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
     """Checks that queries for random pages of keys, values and states find the same prefixes as
-    SGLang's own back end.
+    SGLang's file back end.
     """
     draw = random.Random(5)
     lengths: dict[int, int] = {}
@@ -308,8 +308,8 @@ def queries_beside_the_file_back_end(root: Path, turns: int) -> None:
 
 
 def failures_of_sglang(root: Path) -> None:
-    """Checks the bytes of pages that are stored and loaded while SGLang's failure injector lets calls
-    fail at random.
+    """Stores and loads pages while SGLang's failure injector lets calls fail at random. Checks the
+    bytes of all pages that are found.
     """
     os.environ["SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"] = "0.3"
     pool = mha("page_first")
@@ -329,7 +329,7 @@ def failures_of_sglang(root: Path) -> None:
 
 
 def main() -> int:
-    # Raise the log level, because SGLang logs a line for each miss.
+    # Hide the messages that SGLang logs for each miss.
     logging.getLogger("sglang.srt.mem_cache.hicache_storage").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="kvpool-sglang-") as folder:
         root = Path(folder)

@@ -1,16 +1,18 @@
 """Checks which stored pages SGLang finds after a restart. ``make sglang-hicache-check`` runs it in
 SGLang's environment.
 
-- For two starts over one store with a change between them: if the change affects KV, the second start
-  misses; otherwise it finds the same pages.
+- SGLang starts twice over one store, with a change between the starts. If the change affects KV, the
+  second start misses; otherwise it finds the same pages.
 
-- Every setting of SGLang's server changes the name of stored pages, or is listed with a reason.
+- Every setting of SGLang's server is either part of the name of stored pages, or is listed as unrelated
+  with a reason.
 
-- The configuration of each common model has the same name at each start.
+- The name for each common model's configuration is the same at each start.
 
-- SGLang's own classes reset the prefix cache and update weights.
+- SGLang's own classes reset the prefix cache and update weights. Afterwards the store starts empty,
+  unless ``on_reset`` is ``keep``.
 
-- Drafts of EAGLE, EAGLE3 and STANDALONE are found, as with SGLang's file back end.
+- Pages of draft models for EAGLE, EAGLE3 and STANDALONE are found, as with SGLang's file back end.
 
 Prints a line for each check. Exit code 0: no difference. 1: a difference.
 """
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = 20
-#: Configurations of transformers, and the architectures of SGLang that read them.
+#: Names of model configurations in transformers, and the architectures of SGLang that read them.
 KINDS: Final = {
     "Qwen3Config": "Qwen3ForCausalLM",
     "Qwen3MoeConfig": "Qwen3MoeForCausalLM",
@@ -71,7 +73,9 @@ KEYS: Final = [key(number) for number in range(PAGES)]
 
 
 def publish(place: Place, **settings: Any) -> Any:
-    """Returns the configuration of an SGLang server, with all settings resolved as in SGLang."""
+    """Makes the configuration of an SGLang server the current one, with all settings resolved as in
+    SGLang. Returns it.
+    """
     given: dict[str, Any] = {
         "model_path": str(place.model),
         "device": "cpu",
@@ -103,7 +107,9 @@ def start(place: Place, pool: Any, **settings: Any) -> Any:
 
 
 def two_starts(root: Path) -> None:
-    """Checks that the second start finds either every page of the first with equal bytes, or no page."""
+    """Starts twice. Checks that the second start finds either every page of the first with equal bytes,
+    or no page.
+    """
     pool = mha("page_first")
     for number, change in enumerate(CHANGES):
         place = Place(root / str(number))
@@ -133,8 +139,8 @@ def two_starts(root: Path) -> None:
 
 
 def every_setting(root: Path) -> None:
-    """Checks that each setting of this SGLang is documented, and is either part of the name of stored
-    pages or listed as unrelated.
+    """Checks that each setting of the installed SGLang is documented, and is either part of the name of
+    stored pages or listed as unrelated.
     """
     place = Place(root)
     server = publish(place)
@@ -177,8 +183,8 @@ def every_setting(root: Path) -> None:
 
 
 def model_configurations(root: Path) -> None:
-    """Checks that every part of the configurations of common models has a canonical text. Without such
-    a text, every start would be cold.
+    """Checks that every part of the configurations of common models can be written as the same text at
+    each start. Otherwise the name of pages would change, and every start would be cold.
     """
     kept = runtime_context.process_model_config
     for kind, architecture in KINDS.items():
@@ -198,13 +204,15 @@ def model_configurations(root: Path) -> None:
 
 
 def update_weights() -> None:
-    """Calls SGLang's weight updater. The update fails here because there is no model."""
+    """Calls SGLang's function that updates weights. The update fails here because there is no model."""
     with contextlib.suppress(AttributeError):
         WeightUpdater.update_weights_from_disk(types.SimpleNamespace(), "/model", "auto")
 
 
 def resets(root: Path) -> None:
-    """Checks that SGLang's resets and weight updates renew the store, unless ``on_reset`` is ``keep``."""
+    """Checks that resets and weight updates of SGLang make the store start empty, unless ``on_reset``
+    is ``keep``.
+    """
     place, pool = Place(root), mha("page_first")
     group = HostPoolGroup(
         [PoolEntry(PoolName.KV, pool, None, lambda layer: layer, is_primary_index_anchor=True)]
@@ -241,8 +249,8 @@ def resets(root: Path) -> None:
 
 
 def drafts(root: Path) -> None:
-    """Registers a draft's host pool after the other pools, as SGLang does, and checks that the draft's
-    pages are found.
+    """Registers a draft model's host pool after the other pools, as SGLang does. Checks that the
+    draft's pages are found.
     """
     for algorithm in ("EAGLE", "EAGLE3", "STANDALONE"):
         place = Place(root / algorithm)

@@ -22,7 +22,7 @@ __all__ = ["RELATED", "page"]
 #: Longer lines of the page are wrapped at this column.
 WIDTH: Final = 120
 
-#: Settings that are part of the name, and why.
+#: Settings that are part of the name of stored pages, each with the reason.
 RELATED: Final = {
     name: reason
     for reason, names in tomllib.loads(
@@ -33,7 +33,6 @@ RELATED: Final = {
 
 
 def page() -> str:
-    """Returns the text of the page."""
     inside: dict[str, list[str]] = {}
     outside: dict[str, list[str]] = {}
     for name, reason in sorted(RELATED.items(), key=lambda row: row[0].lstrip("_")):

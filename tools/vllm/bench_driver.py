@@ -40,7 +40,7 @@ AHEAD: Final = 4  # requests that wait in addition to those that run
 
 
 class Pending:
-    """The requests of a scheduled step whose output has not arrived yet."""
+    """Requests that were scheduled in a step whose output has not arrived yet."""
 
     __slots__ = ("samples", "tokens")
 
@@ -50,7 +50,7 @@ class Pending:
 
 
 class Driver:
-    """A scheduler without a model over one manager."""
+    """A scheduler without a model, which calls one KV-cache manager."""
 
     def __init__(
         self,
@@ -87,7 +87,9 @@ class Driver:
     # --- Requests
 
     def arrive(self) -> None:
-        """Adds requests until enough of them wait. Most of this time is spent on hashing prompts."""
+        """Adds new requests until enough of them wait. Most of this time is spent on hashing the
+        prompts.
+        """
         clock = self.clock
         while len(self.waiting) + len(self.running) < self.load.max_running + AHEAD:
             job = next(self.source, None)
@@ -139,8 +141,8 @@ class Driver:
         num_running = len(scheduled)
         if not preempted:
             self.schedule_waiting(budget, scheduled)
-        # List new requests first, as the scheduler's output does. None means that a running request
-        # has no new blocks.
+        # List the new requests first, as vLLM's scheduler output does. For a running request, None
+        # means that it has no new blocks.
         for request, _, blocks in scheduled[num_running:]:
             begun = clock()
             ids = blocks.get_block_ids()
@@ -222,7 +224,7 @@ class Driver:
         return budget, preempted
 
     def schedule_waiting(self, budget: int, scheduled: list[tuple[Any, int, Any]]) -> None:
-        """Admits requests in the order of arrival, until one does not fit."""
+        """Admits waiting requests in the order of arrival, until a request does not fit."""
         clock = self.clock
         manager, timings = self.manager, self.timings
         skipped: list[Any] = []
@@ -273,7 +275,9 @@ class Driver:
         self.waiting.extendleft(reversed(skipped))
 
     def update(self, pending: Pending) -> None:
-        """Does the work of one ``Scheduler.update_from_output``, for the tokens of the previous step."""
+        """Does the work of one ``Scheduler.update_from_output``: processes the tokens of the previous
+        step.
+        """
         clock = self.clock
         manager, timings, status = self.manager, self.timings, self.status
         append_ns = cache_ns = appended = cached = 0
@@ -336,8 +340,8 @@ class Driver:
         timings.calls[OTHER] += 1
 
     def remove(self, finished: set[str]) -> None:
-        """Removes finished requests from the lists. Such a request may be preempted already while its
-        last token is still in flight.
+        """Removes finished requests from the lists. A request whose last token was still in flight may
+        have been preempted meanwhile.
         """
         self.running = [one for one in self.running if one.request_id not in finished]
         if any(one.request_id in finished for one in self.waiting):
@@ -347,8 +351,8 @@ class Driver:
         self.done += len(finished)
 
     def step(self) -> bool:
-        """Schedules one step, then processes the output of the previous one. Returns False if no work
-        is left.
+        """Schedules one step, and then processes the output of the previous step. Returns False if no
+        work remains.
         """
         self.arrive()
         if not (self.waiting or self.running or self.pending):
@@ -368,7 +372,7 @@ class Driver:
         return True
 
     def run(self, tick: Callable[[int], None]) -> Run:
-        """Runs the load. ``tick`` is called regularly with the number of finished requests."""
+        """Runs all requests of the load. Calls ``tick`` regularly with the number of finished requests."""
         load = self.load
         self.source = iter(load.warm)
         while self.step():

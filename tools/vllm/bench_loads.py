@@ -21,7 +21,7 @@ BLOCK_SIZE: Final = 16
 TOKEN_BUDGET: Final = 8192  # vLLM's default of max_num_batched_tokens for servers
 POOL_BLOCKS: Final = 100_000
 TRACE_REQUESTS: Final = 2000
-# Ids of output tokens are above those of prompts, and differ by request and position.
+# Ids of output tokens are larger than those of prompt tokens, and depend on request and position.
 FIRST_OUTPUT_TOKEN: Final = 1_900_000_000
 
 
@@ -31,8 +31,10 @@ class LoadError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One request: the ids of its prompt segments, its length in tokens, and the number of output
-    tokens. Each id represents ``segment`` tokens of the prompt.
+    """One request of a load.
+
+    ``ids`` are the segments of its prompt. Each id stands for ``segment`` tokens. ``length`` is the
+    number of tokens of the prompt, and ``outputs`` is the number of generated tokens.
     """
 
     ids: tuple[int, ...]
@@ -41,7 +43,7 @@ class Job:
     outputs: int
 
     def prompt(self) -> list[int]:
-        """Returns the tokens of the prompt. They depend only on the ids. So two prompts with the same
+        """Returns the tokens of the prompt. They depend only on ``ids``, so two prompts with the same
         leading ids share a prefix.
         """
         tokens: list[int] = []
@@ -52,7 +54,9 @@ class Job:
 
 
 def output_token(job: int, position: int) -> int:
-    """Returns the token that the model generates. No two requests generate the same sequence."""
+    """Returns the token that the stand-in for the model generates. No two requests get the same
+    sequence of tokens.
+    """
     return FIRST_OUTPUT_TOKEN + (job * 7919 + position) % 100_000_000
 
 
@@ -60,9 +64,9 @@ def output_token(job: int, position: int) -> int:
 class Load:
     """The requests and settings of one run.
 
-    ``warm`` runs to its end before anything is timed, to fill the cache. The first ``skip_steps`` steps
-    of ``jobs`` are not timed. The run ends after ``steps`` timed steps; 0 means that it ends when every
-    request has finished. ``model`` is one of ``bench_models.MODELS``.
+    The requests in ``warm`` run to their end before anything is timed, to fill the cache. The first
+    ``skip_steps`` steps of the requests in ``jobs`` are not timed. The run ends after ``steps`` timed
+    steps; with 0 it ends when every request has finished. ``model`` is one of ``bench_models.MODELS``.
     """
 
     name: str
@@ -78,7 +82,7 @@ class Load:
 
     @property
     def max_model_len(self) -> int:
-        """Length of the longest request, in whole blocks."""
+        """Length of the longest request in tokens, rounded up to whole blocks."""
         longest = max(job.length + job.outputs for job in (*self.warm, *self.jobs))
         return (longest // BLOCK_SIZE + 1) * BLOCK_SIZE
 
@@ -115,7 +119,7 @@ def trace_jobs(lines: Iterable[bytes], segment: int = 512) -> tuple[Job, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The options that define the loads."""
+    """The command-line options that define the loads."""
 
     trace: Path | None = None
     requests: int = TRACE_REQUESTS
@@ -123,8 +127,8 @@ class Settings:
 
 
 def conversation(settings: Settings) -> Load:
-    """Makes chats that follow each other, as in production: most of a prompt repeats the earlier
-    conversation.
+    """Makes the load of chats: most of a prompt repeats the earlier conversation. The requests come
+    from a trace, or are generated.
     """
     count = min(settings.requests, 150) if settings.quick else settings.requests
     if settings.trace is not None:
@@ -142,7 +146,9 @@ def conversation(settings: Settings) -> Load:
 
 
 def short_prompts(settings: Settings) -> Load:
-    """Makes many short requests that run at once, so that each step admits, decodes and frees."""
+    """Makes the load of many short requests that run at once, so that each step admits, decodes and
+    frees.
+    """
     count = 1024 if settings.quick else 4096
     return Load(
         "short", f"{count:,} prompts of 64 tokens, 64 output tokens, 512 running", unique(count, 64, 64), 512
@@ -150,12 +156,12 @@ def short_prompts(settings: Settings) -> Load:
 
 
 def zero_hit(settings: Settings) -> Load:
-    """Makes a load without hits in which every block of the pool is cached, so that each allocation
-    evicts.
+    """Makes a load without hits. Before it starts, every block of the pool is cached, so each
+    allocation has to evict.
     """
     count = 200 if settings.quick else 1000
     blocks = 20_000 if settings.quick else POOL_BLOCKS
-    # Each request takes 65 blocks and a part of another one. This number of requests takes every block
+    # Each of these requests fills 65 blocks, so that together they have used every block of the pool
     # once.
     warm = unique(blocks // 65 + 64, 1024, 17, first=1_000_000)
     title = f"{count:,} unique prompts of 1,024 tokens, 17 output tokens, {blocks:,} blocks all cached before"
@@ -163,22 +169,24 @@ def zero_hit(settings: Settings) -> Load:
 
 
 def decode(settings: Settings) -> Load:
-    """Makes steps in which each of 256 requests only gets one token."""
+    """Makes a load in which 256 requests decode, one token per step."""
     steps = 100 if settings.quick else 400
     jobs = unique(256, 512, steps + 100)
     return Load("decode", f"{steps} decode steps of 256 requests", jobs, 256, skip_steps=40, steps=steps)
 
 
 def cold_32k(settings: Settings) -> Load:
-    """Makes long prompts without cached prefixes. They run one at a time, each in one chunk."""
+    """Makes the load of long prompts without cached prefixes. They run one at a time, each in one
+    chunk.
+    """
     count = 6 if settings.quick else 24
     title = f"{count} cold prompts of 32,768 tokens, one after the other, one chunk each"
     return Load("cold-32k", title, unique(count, 32_768, 1), 1, token_budget=32_768)
 
 
 def blocked(settings: Settings) -> Load:
-    """Makes a load in which the first waiting request has a hit of 32,768 tokens but no room, while
-    others decode.
+    """Makes a load in which the first waiting request has a hit of 32,768 tokens, but does not fit.
+    Meanwhile others decode.
     """
     steps = 60 if settings.quick else 240
     warm = (Job((0,), 32_768, 32_768, 1),)
@@ -188,14 +196,14 @@ def blocked(settings: Settings) -> Load:
         f"{steps} steps with a blocked request at the head of the queue that hits 32,768 tokens, "
         "32 others decode"
     )
-    # The other requests must never evict the blocks of the hit. The hit has 2,049 blocks, the others
-    # have 32 x 51, and the large request needs 3,073.
+    # Choose the pool's size so that the other requests never evict the blocks of the hit. The hit has
+    # 2,049 blocks, the others have 32 x 51, and the large request needs 3,073.
     blocks = 2049 + 32 * 51 + 8
     return Load("blocked", title, (*small, big), 64, blocks, warm=warm, skip_steps=8, steps=steps)
 
 
 def preempting(settings: Settings) -> Load:
-    """Makes a load with a pool too small for the running requests. Requests are preempted and later
+    """Makes a load whose pool is too small for the running requests. Requests are preempted, and later
     resume with hits.
     """
     count = 128 if settings.quick else 512
@@ -206,8 +214,8 @@ def preempting(settings: Settings) -> Load:
 
 
 def of_model(load: Callable[[Settings], Load], model: str) -> Callable[[Settings], Load]:
-    """Makes a load of a model with several KV-cache groups. Each group takes its own blocks, so the
-    pool is made larger.
+    """Makes the same load for a model with several KV-cache groups. The pool is larger, because each
+    group takes blocks of its own.
     """
 
     def make(settings: Settings) -> Load:
@@ -239,7 +247,6 @@ LOADS: Final[dict[str, Callable[[Settings], Load]]] = {
 
 
 def make_load(name: str, settings: Settings) -> Load:
-    """Makes and checks the load of this name."""
     try:
         load = LOADS[name](settings)
     except kvpool.KvpoolError as error:

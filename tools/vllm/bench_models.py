@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-#: Groups by model: tokens of a sliding window, 0 for full attention, None for a state space.
+#: KV-cache groups of each model: a number is the width of a sliding window in tokens, 0 is full
+#: attention, and None is a state space.
 MODELS: Final[dict[str, tuple[int | None, ...]]] = {
     "full": (0,),
     "gpt-oss": (0, 128),
@@ -15,7 +16,6 @@ MODELS: Final[dict[str, tuple[int | None, ...]]] = {
 
 
 def make_groups(model: str, block_size: int) -> list[Any]:
-    """Makes the KV-cache groups of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     torch = importlib.import_module("torch")
     attention = {"block_size": block_size, "num_kv_heads": 8, "head_size": 128, "dtype": torch.bfloat16}

@@ -1,11 +1,11 @@
-"""Measures the times of vLLM's offloading manager, with its own policies and with kvpool's, and of
-kvpool's manager.
+"""Measures vLLM's offloading manager, with vLLM's own policies and with kvpool's, and kvpool's own
+manager.
 
     .venv-vllm/bin/python tools/vllm/bench_offload.py
 
-Each row is one kind of call over many chunks: the best time of several runs, in nanoseconds per chunk.
-``lookup`` is one call per chunk, like in vLLM's scheduler. Keys and positions are those of vLLM's
-scheduler. The program has one thread.
+Each row of the result is one kind of call over many chunks. It shows the best time of several runs, in
+nanoseconds per chunk. ``lookup`` is one call per chunk, like in vLLM's scheduler. Keys and positions
+are those of vLLM's scheduler. The program has one thread.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "kvpool manager": KvpoolOffloadingManager,
 }
 CHUNK_TOKENS = 256
-#: Slots of the tier, and chunks per call.
+#: Number of slots of the tier, and number of chunks per call.
 CHUNKS = 10_000
-#: Chunks per request in the last row.
+#: Number of chunks per request in the last row of the result.
 BATCH = 100
 REPEAT = 5
 
 
 def prompt(seed: str, n: int) -> tuple[list[bytes], ReqContext]:
-    """Returns the keys of one prompt of ``n`` chunks, and its request's context."""
+    """Returns the keys of the ``n`` chunks of one prompt, and the context of its request."""
     context = ReqContext(req_id=seed)
     keys = [make_offload_key(hashlib.sha256(f"{seed} {i}".encode()).digest(), 0) for i in range(n)]
     for i, key in enumerate(keys):

@@ -1,4 +1,4 @@
-"""Writes the results of tools/vllm_bench.py as tables to the terminal, as Markdown, and as JSON."""
+"""Writes the results of tools/vllm_bench.py: as tables on the terminal, as Markdown, and as JSON."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-#: Units: smallest number of seconds, factor, and name.
+#: Units of time: the smallest number of seconds that is shown in the unit, the factor, and the name.
 UNITS: Final = ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The figures of a load, with or without events, at every level."""
+    """The statistics of a load, with or without events, at every level of kvpool's plug-in."""
 
     load: str
     title: str
@@ -38,7 +38,6 @@ class Result:
 
 
 def cpu_model() -> str:
-    """Returns the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -49,7 +48,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """Returns the commit of the checkout, with a mark if the working tree has changes."""
+    """Returns the commit of the checkout. A mark shows whether files have been changed since."""
     try:
         done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+changes", "--exclude=*"],
@@ -79,7 +78,6 @@ def facts(vllm: str, kvpool: str, clock: tuple[str, float], rounds: int) -> dict
 
 
 def seconds(value: float) -> str:
-    """Formats seconds in a suitable unit."""
     if value == 0:
         return "0"
     factor, unit = next((factor, unit) for least, factor, unit in UNITS if value >= least)
@@ -93,7 +91,9 @@ def times(value: float | None) -> str:
 
 
 def rows(result: Result) -> tuple[list[str], list[list[str]]]:
-    """Returns the header and the rows of a load's table: phases, their sum, steps, garbage collections."""
+    """Returns the header and the rows of a load's table. Rows are phases, their sum, steps, and garbage
+    collections.
+    """
     levels = list(result.levels)
     stock = result.levels.get(STOCK)
     head = ["", "calls", *levels]
@@ -133,7 +133,6 @@ def rows(result: Result) -> tuple[list[str], list[list[str]]]:
 
 
 def describe(result: Result) -> str:
-    """Describes a run in one line."""
     counts = result.counts
     parts = [
         f"{counts.steps:,} steps",
@@ -152,7 +151,6 @@ def describe(result: Result) -> str:
 
 
 def rich_table(result: Result) -> Table:
-    """Makes the table for the terminal."""
     head, lines = rows(result)
     table = Table()
     for number, cell in enumerate(head):
@@ -165,7 +163,6 @@ def rich_table(result: Result) -> Table:
 
 
 def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Makes the results file."""
     text = [
         f"# KV-cache management inside vLLM, {known['date']}",
         "",
@@ -197,5 +194,5 @@ def markdown(known: Mapping[str, Any], results: Sequence[Result]) -> str:
 
 
 def as_json(known: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
-    """Makes the JSON of all results: times in seconds, steps in microseconds."""
+    """Returns all results as JSON. Times of phases are in seconds, times of steps in microseconds."""
     return {**known, "results": [dataclasses.asdict(result) for result in results]}

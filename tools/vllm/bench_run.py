@@ -1,5 +1,6 @@
-"""Runs a load at a level of kvpool's plug-in (``stock``: vLLM unchanged). Makes vLLM's objects as its
-engine does, and installs the classes of the level.
+"""Runs a load at a level of kvpool's plug-in. The level ``stock`` is unchanged vLLM.
+
+Makes vLLM's objects as its engine does, and installs the classes of the level.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 
 
 def make_config(num_blocks: int, model: str) -> Any:
-    """Makes the KV-cache configuration of a model."""
     interface = importlib.import_module("vllm.v1.kv_cache_interface")
     groups = make_groups(model, BLOCK_SIZE)
     # Windows are retained as in an engine with default settings. States are retained at the end of each
-    # chunk. vLLM would otherwise retain them only at a few positions, and the chunks of these loads do
-    # not end there.
+    # chunk. Otherwise vLLM would retain them only at a few positions, at which the chunks of these
+    # loads do not end.
     states = any(isinstance(group.kv_cache_spec, interface.MambaSpec) for group in groups)
     return interface.KVCacheConfig(
         num_blocks=num_blocks,
@@ -35,8 +35,8 @@ def make_config(num_blocks: int, model: str) -> Any:
 
 
 def check_level(level: str, manager: Any, pool: Any) -> None:
-    """Raises an error unless the objects belong to the level. Otherwise a level that fell back to stock
-    would be compared with stock.
+    """Raises an error unless the objects have the classes of the level. Without this check, a level
+    that failed to install would be measured as if it were kvpool, although it is stock.
     """
     ours = {
         name: type(one).__module__.startswith("kvpool")
@@ -53,7 +53,7 @@ def check_level(level: str, manager: Any, pool: Any) -> None:
 
 
 def make_publisher() -> Any:
-    """Makes the publisher that a scheduler creates before its manager: vLLM's own, or kvpool's.
+    """Makes the publisher of KV events that vLLM's scheduler would create: vLLM's own, or kvpool's.
     kvpool's publisher gets the events from kvpool's pool.
     """
     events = importlib.import_module("vllm.distributed.kv_events")
@@ -64,7 +64,7 @@ def make_publisher() -> Any:
 
 
 def publishing(publisher: Any) -> Callable[[list[Any]], None]:
-    """Returns the function by which a scheduler publishes the events of a step."""
+    """Returns a function that publishes the events of a step as vLLM's scheduler does."""
     batch = importlib.import_module("vllm.distributed.kv_events").KVEventBatch
     return lambda events: publisher.publish(batch(ts=time.time(), events=events))
 
@@ -72,7 +72,7 @@ def publishing(publisher: Any) -> Callable[[list[Any]], None]:
 def run_inside(
     level: str, load: Load, events: bool, tick: Callable[[int], None], clock: Callable[[], int]
 ) -> Run:
-    """Runs a load once, with the level's classes installed."""
+    """Runs a load once. The classes of the level are already installed."""
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler")
     core = importlib.import_module("vllm.v1.engine.core")
     hash_function = importlib.import_module("vllm.utils.hashing").sha256
@@ -98,8 +98,8 @@ def run_inside(
     )
     check_level(level, manager, manager.block_pool)
     driver = Driver(load, manager, hasher, events, publisher and publishing(publisher), clock)
-    # Freeze the objects that exist now, so that they are never collected. vLLM's engine does the same
-    # after its start.
+    # Exclude the objects that exist now from later garbage collections, as vLLM's engine does after its
+    # start.
     gc.collect()
     gc.freeze()
     try:
@@ -117,7 +117,7 @@ def run_level(
     tick: Callable[[int], None],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Run:
-    """Runs a load once at a level, beginning with an empty manager. The clock returns nanoseconds."""
+    """Runs a load once at a level, with an empty manager at the start. ``clock`` returns nanoseconds."""
     gc.collect()
     if level == STOCK:
         return run_inside(level, load, events, tick, clock)
@@ -127,7 +127,7 @@ def run_level(
 
 
 def import_vllm(levels: Sequence[str]) -> str:
-    """Imports the modules that the runs need. Returns vLLM's version."""
+    """Imports the modules of vLLM that the runs need. Returns vLLM's version."""
     try:
         vllm = importlib.import_module("vllm")
         for name in ("vllm.v1.core.sched.scheduler", "vllm.v1.engine.core", "vllm.v1.request"):

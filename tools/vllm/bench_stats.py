@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 STOCK: Final = "stock"
 PHASES: Final = ("hash", "append", "lookup", "allocate", "decode", "ids", "free", "events", "other")
 HASH, APPEND, LOOKUP, ALLOCATE, DECODE, IDS, FREE, EVENTS, OTHER = range(len(PHASES))
-# The calls of each phase, for the reports.
+# The calls of vLLM that each phase contains, for the reports.
 PHASE_NOTES: Final = {
     "hash": "Request(...): the hashes of the prompt, and the copy of its tokens",
     "append": "append_output_token_ids: a running request each step",
@@ -35,17 +35,21 @@ PHASE_NOTES: Final = {
 
 
 class BenchError(Exception):
-    """A run cannot be made, or would not measure what it claims; the message states the reason."""
+    """A run cannot be made, or it would not measure the level that it names. The message states the
+    reason.
+    """
 
 
-# Clocks by name: elapsed time, and the time that the thread ran. The second clock excludes waits for a
-# processor, a lock or the interpreter. So it can compare levels while the machine is busy, but reading
-# it takes longer.
+# Clocks by name. "wall" is the elapsed time, and "thread" the time that the thread ran. "thread"
+# excludes waits for a processor, a lock or the interpreter. So it can compare levels while the machine
+# is busy, but reading it takes longer.
 CLOCKS: Final[dict[str, Callable[[], int]]] = {"wall": time.perf_counter_ns, "thread": time.thread_time_ns}
 
 
 def clock_cost_ns(samples: int = 20_000, clock: Callable[[], int] = time.perf_counter_ns) -> float:
-    """Returns the number of nanoseconds by which reading the clock twice increases the measured time."""
+    """Returns the nanoseconds that are added to a measured time because the clock is read at its start
+    and end.
+    """
     found = []
     for _ in range(samples):
         begun = clock()
@@ -54,15 +58,15 @@ def clock_cost_ns(samples: int = 20_000, clock: Callable[[], int] = time.perf_co
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Returns the value below which the given share of the values lies (nearest rank)."""
+    """Returns the value below which this share of the values lies (nearest rank)."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclasses.dataclass
 class Timings:
-    """The nanoseconds and the number of calls, by phase and by step, and the garbage collections during
-    the run.
+    """The nanoseconds and the number of calls of each phase and each step, and the garbage collections
+    of the run.
     """
 
     spent: list[int] = dataclasses.field(default_factory=lambda: [0] * len(PHASES))
@@ -73,8 +77,8 @@ class Timings:
     gc_ns: int = 0
 
     def end_step(self, spent_before: int, calls_before: int) -> None:
-        """Stores a step. The arguments are the sums at the start of the step. The time of hashing
-        prompts is not part of a step.
+        """Adds a step to the lists. The arguments are the sums at the start of the step. A step does
+        not include the hashing of prompts.
         """
         self.steps.append(self.step_sum() - spent_before)
         self.step_calls.append(self.call_sum() - calls_before)
@@ -90,7 +94,7 @@ class Timings:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Counts of a run. They are equal at every level, unless the levels behave differently."""
+    """Numbers of events in a run. They are equal at every level, unless the levels behave differently."""
 
     steps: int
     requests: int
@@ -102,14 +106,15 @@ class Counts:
 
 
 class Ledger:
-    """A checksum of all allocated block ids, step by step."""
+    """A checksum of all block ids that were allocated so far. It is stored after each step, to compare
+    levels.
+    """
 
     def __init__(self) -> None:
         self.value = 0
         self.steps: list[int] = []
 
     def add(self, job: int, groups: Iterable[Iterable[int]] | None) -> None:
-        """Adds the block ids of one request."""
         if groups is None:
             return
         for group in groups:
@@ -118,14 +123,11 @@ class Ledger:
             )
 
     def end_step(self) -> None:
-        """Stores the checksum at the end of a step."""
         self.steps.append(self.value)
 
 
 @dataclasses.dataclass
 class Run:
-    """The measurements of one run of a load."""
-
     timings: Timings
     counts: Counts
     ledger: list[int]
@@ -135,7 +137,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Statistics of one level over the rounds of a load: medians and minima. Times are in seconds,
+    """Statistics of one level over all rounds of a load: medians and minima. Times are in seconds,
     times of steps in microseconds.
     """
 
@@ -146,8 +148,8 @@ class Figures:
     total_min: float
     step_p50: float
     step_p99: float
-    # Percentiles of the shortest time that each step took in any round. Every round does the same work
-    # in the same step, so other load on the machine causes the longer times.
+    # Percentiles over the steps. For each step the shortest time of all rounds counts, because a step
+    # does the same work in every round, and other load on the machine only makes it longer.
     step_p50_min: float
     step_p99_min: float
     gc_runs: float
@@ -158,7 +160,7 @@ class Figures:
 
 
 def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
-    """Computes medians and minima over the runs, without the cost of reading the clock."""
+    """Computes medians and minima over the runs. Subtracts the cost of reading the clock."""
     by_phase: dict[str, list[float]] = {}
     for number, name in enumerate(PHASES):
         by_phase[name] = [
@@ -192,12 +194,14 @@ def figures(runs: Sequence[Run], clock_ns: float) -> Figures:
 
 
 def ratio(stock: float, level: float) -> float | None:
-    """Returns the time of stock divided by the time of the level, or None if one of the times is 0."""
+    """Returns stock's time divided by the level's time, or None if one of them is 0."""
     return stock / level if stock > 0 and level > 0 else None
 
 
 def first_difference(stock: Sequence[int], level: Sequence[int]) -> int | None:
-    """Returns the first step after which the checksums differ, counted from 1, or None."""
+    """Returns the number of the first step after which the checksums differ, counted from 1. Returns
+    None if they agree.
+    """
     for number, (one, other) in enumerate(zip(stock, level, strict=False), 1):
         if one != other:
             return number
@@ -205,8 +209,8 @@ def first_difference(stock: Sequence[int], level: Sequence[int]) -> int | None:
 
 
 def compare(stock: Run, level: Run) -> list[str]:
-    """Returns the differences between a level and stock, one line each. An empty list means the same
-    blocks, hits and preemptions.
+    """Returns the differences between a level and stock, one line each. If the list is empty, blocks,
+    hits and preemptions are equal.
     """
     problems = []
     step = first_difference(stock.ledger, level.ledger)

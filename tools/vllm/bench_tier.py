@@ -1,15 +1,16 @@
-"""Compares the throughput of kvpool's disk tier with vLLM's, and with NIXL, LMCache and fio where these
+"""Compares the throughput of kvpool's disk tier with vLLM's, and with NIXL, LMCache and fio if these
 are installed.
 
     .venv-vllm/bin/python tools/vllm/bench_tier.py /mnt/nvme --gib 1
 
 Results are in GB/s. Both tiers, NIXL's POSIX plug-in and LMCache's native files get the same jobs of
-eight chunks, four at a time, from the same memory. All bypass the page cache where the file system
-supports that. Chunks are read in another order than they were written, three times each. kvpool
-verifies every byte, the others verify none. fio moves the same number of bytes with the same number of
-threads, in blocks that have the size of a chunk. It uses huge pages like the others, because with small
-pages the kernel splits a chunk into many more requests to the disk. The order of the methods differs in
-each round; the table shows medians.
+eight chunks, four jobs at a time, from the same memory. All bypass the page cache if the file system
+supports that. Chunks are read three times each, in another order than they were written. kvpool
+verifies every byte, the others verify none.
+
+fio moves the same number of bytes with the same number of threads, in blocks that have the size of a
+chunk. It uses huge pages like the others, because with small pages the kernel splits a chunk into many
+more requests to the disk. The order of the methods differs in each round; the table shows medians.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ JOBS: Final = 4
 THREADS: Final = 8
 SIZES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 CONTEXT: Final = ReqContext("bench")
-# Number of times that each chunk is read. With several reads, writes that the disk and the kernel have
-# not finished yet hardly affect the result.
+# Number of times that each chunk is read. With several reads, writes that are still running have little
+# effect on the result.
 READS: Final = 3
 
 
@@ -86,13 +87,13 @@ def vllm_tier(view: memoryview, chunk_bytes: int, folder: str, total: int) -> An
 
 
 def reading(chunks: list[Any]) -> list[Any]:
-    """Returns the order in which the chunks are read."""
+    """Returns the order in which the chunks are read, which differs from the order of the writes."""
     passes = [random.Random(nth).sample(chunks, len(chunks)) for nth in range(READS)]
     return [chunk for one in passes for chunk in one]
 
 
 def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
-    """Writes or reads all chunks. Returns the seconds."""
+    """Writes or reads all chunks of a tier. Returns the elapsed seconds."""
     begun = time.perf_counter()
     jobs = [keys[at : at + JOB] for at in range(0, len(keys), JOB)][::-1]
     running: dict[int, int] = {}
@@ -115,9 +116,9 @@ def move(tier: Any, keys: list[bytes], *, load: bool) -> float:
 def tier_round(
     make: Callable[..., Any], root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """Measures GB/s of writing and of reading."""
+    """Measures one tier once. Returns the GB/s of writing and of reading."""
     memory = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes), np.int8)
-    # Use whole memory pages, like vLLM's own mapping of CPU memory.
+    # Allocate whole pages of memory, as vLLM does for the KV in CPU memory.
     room = np.empty(memory.nbytes + 4096, np.int8)
     begin = -room.ctypes.data % 4096
     aligned = room[begin : begin + memory.nbytes]
@@ -136,7 +137,9 @@ def tier_round(
 
 
 def nixl_api() -> Any:
-    """Imports NIXL's module. ``None`` if it is not installed for any CUDA version; files need no CUDA."""
+    """Imports NIXL's module, or returns ``None`` if it is not installed. Files need no CUDA, so a
+    module for any CUDA version will do.
+    """
     for name in ("nixl_cu12", "nixl_cu13"):
         with contextlib.suppress(ImportError):
             return importlib.import_module(f"{name}._api")
@@ -146,8 +149,8 @@ def nixl_api() -> Any:
 def nixl_round(
     api: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """Measures NIXL's POSIX plug-in: GB/s of writing and of reading. It uses one file with a slot for
-    each chunk, and verifies nothing.
+    """Measures NIXL's POSIX plug-in. Returns the GB/s of writing and of reading. It uses one file with
+    a slot for each chunk, and verifies nothing.
     """
     room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
     begin = room.ctypes.data + -room.ctypes.data % 4096
@@ -194,8 +197,8 @@ def nixl_round(
 
 
 def lmcache_files() -> Any:
-    """Loads LMCache's native module of files; ``None`` if it is not installed. Its package is not
-    imported, because that needs CUDA.
+    """Loads LMCache's native module for files without the rest of its package, which needs CUDA.
+    Returns ``None`` if LMCache is not installed.
     """
     package = importlib.util.find_spec("lmcache")
     for folder in (package and package.submodule_search_locations) or ():
@@ -211,8 +214,8 @@ def lmcache_files() -> Any:
 def lmcache_round(
     files: Any, root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
 ) -> tuple[float, float]:
-    """Measures LMCache's native files: GB/s of writing and of reading, with a file per chunk and no
-    verification.
+    """Measures LMCache's native files. Returns the GB/s of writing and of reading. It uses one file per
+    chunk, and verifies nothing.
     """
     room = np.frombuffer(np.random.default_rng(1).bytes(JOB * JOBS * chunk_bytes + 4096), np.uint8).copy()
     begin = -room.ctypes.data % 4096
@@ -250,7 +253,7 @@ def lmcache_round(
 
 
 def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]) -> tuple[float, float]:
-    """Measures fio: GB/s of writing and of reading."""
+    """Measures fio. Returns the GB/s of writing and of reading."""
     with tempfile.TemporaryDirectory(dir=root, prefix="kvpool-bench-") as folder:
         rates = []
         for way in ("write", "randread"):
@@ -276,7 +279,7 @@ def fio_round(root: Path, chunk_bytes: int, total: int, rest: Callable[[], None]
                 rest()
             else:
                 command += [f"--io_size={share}", f"--offset_increment={share}"]
-            # Let fio's memory use huge pages, like numpy's and that of the other methods.
+            # Let fio's memory use huge pages, like the memory of the other methods.
             huge = {**os.environ, "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=huge)
             job = json.loads(done.stdout)["jobs"][0]
@@ -321,8 +324,8 @@ def main() -> None:
         total = max(JOB * JOBS, int(options.gib * 2**30) // size // (JOB * JOBS) * JOB * JOBS)
         rates: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for nth in range(options.rounds):
-            # Shuffle the methods, so that a method does not always follow the same other method, whose
-            # files are still being deleted.
+            # Shuffle the methods. While one method runs, the files of the method before it are still
+            # being deleted, so no method should always follow the same one.
             for name in random.Random(nth).sample(list(ways), len(ways)):
                 rest()
                 rates[name].append(ways[name](size, total))

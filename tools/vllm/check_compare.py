@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 STOCK: Final = "stock"
-# Settings of the KV events at a level: kvpool's own default, or vLLM's.
+# The settings of KV events at a level are ``EXACT``, kvpool's default, and ``STOCK``, vLLM's own.
 EXACT: Final = "exact"
 Event = dict[str, Any]  # the fields of an event, including its type
 Change = tuple[str, Any, Any]  # "stored", "removed" or "cleared"; the hash; the group
@@ -30,7 +30,9 @@ class Record:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Reads a record that a run wrote. An unknown or missing key raises a TypeError."""
+        """Makes a record from the JSON that a run wrote. Raises a TypeError if a key is unknown or
+        missing.
+        """
         return cls(**data)
 
     @property
@@ -60,7 +62,7 @@ class Engine:
 
 
 def changes(events: Iterable[Event]) -> list[Change]:
-    """Splits events into changes that affect one hash each."""
+    """Splits events into changes, each of which stores or removes one hash."""
     found: list[Change] = []
     for event in events:
         group = event.get("group_idx")
@@ -76,10 +78,11 @@ def changes(events: Iterable[Event]) -> list[Change]:
 
 
 def cached_changes(found: Iterable[Change]) -> list[Change]:
-    """Returns only the changes that affect whether a hash is cached at all.
+    """Returns only those changes after which a hash becomes cached or is no longer cached.
 
-    vLLM reports every copy of a block. If a hash has several copies, only storing the first and
-    removing the last changes what a reader can find. kvpool's events report exactly these changes.
+    vLLM reports every copy of a block. If a hash has several copies, only storing the first copy and
+    removing the last one changes the hits that a reader of the events can expect. kvpool's events
+    report only these changes.
     """
     copies: collections.Counter[tuple[Any, Any]] = collections.Counter()
     kept: list[Change] = []
@@ -100,8 +103,8 @@ def cached_changes(found: Iterable[Change]) -> list[Change]:
 
 
 def inconsistencies(found: Iterable[Change]) -> list[str]:
-    """Returns events that contradict the set of hashes that a subscriber would have: stores of a known
-    hash, and removals of an unknown one.
+    """Returns the events that a subscriber could not apply: stores of a hash that it already has, and
+    removals of a hash that it does not have.
     """
     there: set[tuple[Any, Any]] = set()
     twice = missing = 0
@@ -128,7 +131,6 @@ def first_difference(ours: Sequence[Any], theirs: Sequence[Any]) -> int | None:
 
 
 def compare_tokens(stock: Record, other: Record) -> list[str]:
-    """Compares tokens, cached tokens and preemptions."""
     problems = []
     differing = sum(one != two for one, two in zip(stock.tokens, other.tokens, strict=False))
     differing += abs(len(stock.tokens) - len(other.tokens))
@@ -147,8 +149,8 @@ def compare_tokens(stock: Record, other: Record) -> list[str]:
 
 
 def compare_events(stock: Record, other: Record, events: str) -> list[str]:
-    """Compares KV events. With vLLM's event setting the sequences must be equal. Otherwise the changes
-    of cached hashes must be equal.
+    """Compares the KV events of a level with those of stock. With vLLM's event setting both sequences
+    must be equal. Otherwise only the changes of cached hashes must be equal.
     """
     if events != EXACT:
         place = first_difference(other.batches, stock.batches)
@@ -168,7 +170,9 @@ def compare_events(stock: Record, other: Record, events: str) -> list[str]:
 
 
 def missing_coverage(record: Record) -> list[str]:
-    """Returns the reasons why a run of stock would not test anything, such as missing preemptions."""
+    """Returns the reasons why stock's run is not a useful test, for example because no request was
+    preempted.
+    """
     problems = []
     if not any(any(one) for prompt in record.tokens for one in prompt):
         problems.append("no tokens were generated")
@@ -185,8 +189,8 @@ def missing_coverage(record: Record) -> list[str]:
 
 
 def verdict(engines: Sequence[Engine]) -> list[str]:
-    """Returns the problems, one line each. The first engine is stock. An empty list means that every
-    level behaved like stock.
+    """Returns the problems, one line each. The first engine is stock. If the list is empty, every level
+    behaved like stock.
     """
     stock = engines[0]
     problems = [f"{engine.name}: {engine.broken}" for engine in engines if engine.broken]

@@ -1,11 +1,12 @@
-"""Runs one engine of tools/vllm_check.py: a real vLLM on the CPU with a made-up model, in its own
-process.
+"""Runs one engine of tools/vllm_check.py in its own process: a real vLLM on the CPU with a made-up
+model.
 
     python -m tools.vllm.check_engine --prompts 200 --blocks 96 --result record.json
 
 The environment variable KVPOOL_VLLM selects the level. This program makes the model's random weights.
-They are large enough that the attended tokens decide the next token. With vLLM's own dummy weights
-every token depends only on the previous one, so the outputs would not show that a wrong block was used.
+They are so large that the tokens that attention reads determine the next token. With vLLM's own dummy
+weights every token depends only on the previous one, so the outputs would not show that a wrong block
+was used.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ RUNNING: Final = 32
 OUTPUTS: Final = 96
 PREFIXES: Final = 8
 SCENARIOS: Final = ("n=1", "n=4")
-#: The tokens that the layers of each model read.
+#: For each model, the tokens that each of its layers reads.
 MODELS: Final = {
     "full": ["full_attention"] * LAYERS,
     "hybrid": ["full_attention", "sliding_attention"],
@@ -60,8 +61,8 @@ def engine_settings(folder: str, blocks: int) -> dict[str, Any]:
 
 
 def config(model: str) -> dict[str, Any]:
-    """Returns the config.json of the model: a Llama, or an LFM2. The convolutions of LFM2 keep a
-    recurrent state, like Mamba's layers.
+    """Returns the config.json of the model, which is a Llama or an LFM2. The convolutions of an LFM2
+    keep a recurrent state.
     """
     common = {
         "hidden_size": HIDDEN,
@@ -104,7 +105,6 @@ def config(model: str) -> dict[str, Any]:
 
 
 def shapes(model: str) -> dict[str, tuple[int, ...]]:
-    """Returns the names and shapes of the weights."""
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, HIDDEN)}
     if model == "states":
         found["model.embedding_norm.weight"] = (HIDDEN,)
@@ -140,7 +140,7 @@ def shapes(model: str) -> dict[str, tuple[int, ...]]:
 
 
 def write_model(folder: Path, model: str) -> None:
-    """Writes the config and random weights. Every call writes the same weights."""
+    """Writes the config and random weights of the model. Every call writes the same weights."""
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(20)
     weights = {}
@@ -157,7 +157,7 @@ def write_model(folder: Path, model: str) -> None:
 
 
 def make_prompts(count: int) -> list[list[int]]:
-    """Makes prompts that share prefixes of whole and of partial blocks. Some prompts are equal."""
+    """Makes prompts. Some share whole blocks, some share a part of a block, and some are equal."""
     source = random.Random(7)
     prefixes = [
         [source.randrange(3, VOCABULARY) for _ in range(24 + 20 * number)] for number in range(PREFIXES)
@@ -173,19 +173,18 @@ def make_prompts(count: int) -> list[list[int]]:
 
 
 def sampling(scenario: str, count: int) -> list[dict[str, Any]]:
-    """Returns the sampling parameters of each prompt."""
     common = {"ignore_eos": True, "detokenize": False}
     lengths = [OUTPUTS - (number * 5) % 64 for number in range(count)]
     if scenario == "n=1":
         return [{**common, "temperature": 0.0, "max_tokens": length} for length in lengths]
-    # Requests have no seed of their own, because on the CPU, vLLM 0.32 does not accept one for a prompt
+    # Do not give requests a seed of their own. On the CPU, vLLM 0.32 does not accept one for a prompt
     # that is prefilled in chunks. So all samples come from one generator, and a different schedule
-    # gives different tokens.
+    # leads to different tokens.
     return [{**common, "n": 4, "temperature": 0.8, "max_tokens": length} for length in lengths]
 
 
 class Recorder:
-    """Replaces the engine's publisher of KV events. It stores the events instead."""
+    """Replaces the engine's publisher of KV events, and stores the events instead of sending them."""
 
     def __init__(self) -> None:
         self.batches: list[list[dict[str, Any]]] = []
@@ -203,7 +202,7 @@ class Recorder:
         )
 
     def shutdown(self) -> None:
-        """Called by the engine at its end."""
+        """Does nothing. The engine calls this method at its end."""
 
 
 def preemptions(llm: Any) -> int:
@@ -212,7 +211,7 @@ def preemptions(llm: Any) -> int:
 
 
 def run_scenario(llm: Any, scenario: str, prompts: list[list[int]], recorder: Recorder) -> dict[str, Any]:
-    """Generates for all prompts, with a cache that is empty at first."""
+    """Generates the answers to all prompts, starting with an empty cache."""
     parameters = importlib.import_module("vllm").SamplingParams
     if not llm.reset_prefix_cache():
         raise RuntimeError("the prefix cache cannot be reset: blocks are in use although no request runs")
@@ -235,7 +234,7 @@ def run_scenario(llm: Any, scenario: str, prompts: list[list[int]], recorder: Re
 
 
 def replaced(core: Any) -> list[str]:
-    """Returns the parts of the engine that kvpool has replaced."""
+    """Returns the names of the parts of the engine that kvpool has replaced."""
     manager = core.scheduler.kv_cache_manager
     places = {
         "KVCacheManager": type(manager),

@@ -28,7 +28,9 @@ class ConformanceError(Exception):
 
 
 def arguments(doc: str | None, *, venv: bool = True) -> argparse.ArgumentParser:
-    """Makes a parser with the tool's docstring, and the option that names the environment."""
+    """Makes a parser. Its help is the tool's docstring, and its option selects the environment with
+    vLLM.
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -118,7 +120,9 @@ def read_result(file: Path, problem: str, log: str, prefix: str = "") -> Any:
 
 
 def wide_console(width: int = 160) -> Console:
-    """Makes a console for tables. In a log, tables get a fixed width, so that nothing is cut."""
+    """Makes a console for tables. If the output is not a terminal, tables get a fixed width so that
+    nothing is cut.
+    """
     out = Console()
     return out if out.is_terminal else Console(width=width)
 

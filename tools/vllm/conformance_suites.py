@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 STOCK: Final = "stock"
 FOLDER: Final = "tests/v1"
-# "folder/*" stands for all files of a folder, which run in one process.
+# The test files of each suite. "folder/*" stands for all files of a folder, which run in one process.
 FILES: Final = (
     "core/test_prefix_caching.py",
     "core/test_kv_cache_utils.py",
@@ -34,7 +34,7 @@ FILES: Final = (
     "kv_offload/tiering/*",
 )
 OFFLOAD: Final = "offload-"
-#: The suites of offloading, each with its files.
+#: The test files of the suites for offloading.
 OFFLOAD_SUITES: Final[Mapping[str, Sequence[str]]] = {
     "offload, managers": (
         "kv_offload/cpu/test_manager.py",
@@ -48,13 +48,13 @@ OFFLOAD_SUITES: Final[Mapping[str, Sequence[str]]] = {
         for name in ("backpressure", "metrics", "fs_tier", "obj_tier", "kvcr_tier")
     ),
 }
-# The suites of levels that do not run all suites. vLLM's class for tiering derives from its manager, so
-# it uses a replaced policy but not a replaced manager.
+# Levels that run only some of the suites for offloading. vLLM's manager for tiering derives from its
+# offloading manager. So it uses a replaced policy, but is not affected if that manager is replaced.
 SUITES_OF: Final[Mapping[str, frozenset[str]]] = {
     "offload-manager": frozenset({"offload, managers"}),
     "offload-tier": frozenset({"offload, example tier"}),
 }
-# Files of those folders that are skipped. They need a GPU or a package that the environment lacks
+# Test files in these folders that are skipped. They need a GPU or a package that the environment lacks
 # (msgpack, ray), or share memory between processes with time limits.
 LEFT_OUT: Final = frozenset(
     {
@@ -76,8 +76,8 @@ LEFT_OUT: Final = frozenset(
         "simple_kv_offload/test_worker.py",
     }
 )
-# Files with tests that set time limits for a thread of vLLM. On a busy machine these sometimes fail,
-# even at stock. If a test of these files differs between stock and a level, it is repeated.
+# Files with tests that give a thread of vLLM a time limit. On a busy machine these sometimes fail, even
+# with stock vLLM. If such a test passes only with stock or only at a level, it is repeated.
 AGAINST_THE_CLOCK: Final = frozenset(
     {
         "core/test_kv_cache_utils.py",
@@ -89,16 +89,18 @@ AGAINST_THE_CLOCK: Final = frozenset(
         "kv_offload/tiering/test_obj_tier.py",
     }
 )
-#: Number of repetitions at stock and at the level. All must pass for the test to count as equal.
+#: Number of times that such a test is repeated with stock and at the level. It counts as equal if all
+#: runs pass.
 AGAIN: Final = 3
-#: Tests of behaviour that kvpool changes on purpose, by level. docs/vllm.md describes these.
+#: Tests of behaviour that kvpool changes on purpose, by level, with the reason. docs/vllm.md describes
+#: the changes.
 ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
     "manager": {
         "test_eagle_group_registers_unaligned_tail_under_partial_hash_hits": (
             "observes a Python call that kvpool makes inside of Rust"
         ),
     },
-    # Tests of private attributes of the replaced classes.
+    # These tests read private attributes of the replaced classes.
     "offload-policy": {
         "test_lru_repeated_pin_cycles_compact_lazy_heap_entries": "_heap of the policy",
         "test_touch_propagates_to_all_tiers": "_ranks of the policy",

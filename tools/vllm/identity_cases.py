@@ -1,13 +1,14 @@
-"""The changes between two starts of an engine that tools/vllm_identity_check.py tests.
+"""The cases of tools/vllm_identity_check.py: the changes between two starts of an engine over one
+store.
 
 The files of all cases are in one folder, and are restored after each case:
 
-- ``full``, ``window``, ``longrope``: models in folders. ``adapter``: a LoRA adapter of ``full``.
-- ``media``: a model that reads audio, with weights that vLLM makes up; its prompts in these cases are
+- ``full``, ``window``, ``longrope``: folders with models. ``adapter``: a LoRA adapter of ``full``.
+- ``media``: a model that reads audio, with weights that vLLM makes up. Its prompts in these cases are
   text.
 - ``hub``: a cache of huggingface_hub with the model ``org/tiny``, which has two commits.
 
-``{files}`` in an option stands for that folder.
+``{files}`` in an option is replaced by the path of that folder.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SHORT: Final = 256
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """One start of an engine."""
+    """The settings of one start of an engine."""
 
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -41,7 +42,7 @@ class Start:
     actions: tuple[str, ...] = ("generate",)
 
     def with_(self, other: Start) -> Start:
-        """Returns this start with the settings of another start added."""
+        """Returns this start, with the settings of another start in addition."""
         return Start(
             {**self.options, **other.options},
             {**self.environment, **other.environment},
@@ -53,7 +54,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A change between two starts over one store."""
+    """A change between two starts of an engine over one store."""
 
     name: str
     base: str  # the first start, as a key of BASES
@@ -91,7 +92,6 @@ BASES: Final = {
 
 
 def write_files(folder: Path) -> None:
-    """Writes the models, the adapter and the hub cache."""
     for name, model in (("full", "full"), ("window", "hybrid"), ("longrope", "full")):
         (folder / name).mkdir(parents=True)
         write_model(folder / name, model)
@@ -115,7 +115,7 @@ def write_files(folder: Path) -> None:
 
 
 def write_media(folder: Path) -> None:
-    """Writes a model that reads audio. vLLM starts it only with a tokenizer and a processor."""
+    """Writes a model that reads audio. vLLM starts such a model only with a tokenizer and a processor."""
     shutil.copytree(folder / "full", folder / "media")
     text = json.loads((folder / "full" / "config.json").read_text())
     audio = {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 64}
@@ -154,7 +154,9 @@ def write_media(folder: Path) -> None:
 
 
 def write_hub(folder: Path) -> None:
-    """Writes the hub cache: two commits with different weights, and two branches at the first one."""
+    """Writes the hub cache: a model with two commits that have different weights, and two branches that
+    are both at the first commit.
+    """
     repository = folder / "hub" / "models--org--tiny"
     (repository / "blobs").mkdir(parents=True)
     (repository / "refs").mkdir()
@@ -171,7 +173,6 @@ def write_hub(folder: Path) -> None:
 
 
 def write_adapter(folder: Path, seed: int) -> None:
-    """Writes an adapter with random weights."""
     torch = importlib.import_module("torch")
     generator = torch.Generator().manual_seed(seed)
     weights = {}
@@ -199,7 +200,7 @@ def edit(config: Path, **fields: Any) -> None:
 
 
 def replace(file: Path) -> None:
-    """Replaces weights by others of the same size, and keeps the file's modification time."""
+    """Replaces weights by others of the same size. The file keeps its modification time."""
     torch = importlib.import_module("torch")
     tensors = importlib.import_module("safetensors.torch")
     before, weights = file.stat(), tensors.load_file(str(file))
@@ -261,7 +262,7 @@ def rope(**parameters: Any) -> Start:
 INPLACE: Final = {**ADAPTER, "load_inplace": True}
 
 CASES: Final = (
-    # Cases in which the KV changes.
+    # In these cases the KV changes, so the second start must miss.
     Case("weights, same size and mtime", "full", False, files=weights_replaced),
     Case("--revision, whose branch moved", "branch", False, files=moved("branch")),
     Case("--revision added", "hub", False, options(revision=COMMITS[1])),
@@ -317,7 +318,7 @@ CASES: Final = (
         during=Start(adapter=INPLACE, actions=("generate", "files", "generate")),
         restored=False,
     ),
-    # Cases in which the KV does not change.
+    # In these cases the KV does not change, so the second start must hit.
     Case("nothing", "full", True),
     Case("new mtime", "full", True, files=touched),
     Case("a README in the folder", "full", True, files=documented),

@@ -100,15 +100,16 @@ def run_start(
 
 
 def load_weights(worker: Any, path: str) -> None:
-    """Loads other weights into a running model, as a trainer does."""
+    """Loads other weights into a running model, as a program that trains the model does."""
     tensors = importlib.import_module("safetensors.torch").load_file(path)
-    # Use the embedding, because the CPU's linear layers have packed their weights and accept no others.
+    # Replace the embedding, because the CPU's linear layers have packed their weights and accept no
+    # others.
     name = "model.embed_tokens.weight"
     worker.model_runner.model.load_weights(iter([(name, tensors[name])]))
 
 
 def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
-    """Runs a task in its own process and returns its result. If the task raises an error, the result
+    """Runs a task in a forked process and returns its result. If the task raises an error, the result
     has the key ``error``.
     """
     result.unlink(missing_ok=True)
@@ -131,7 +132,7 @@ def forked(task: Callable[[], dict[str, Any]], result: Path) -> dict[str, Any]:
 
 
 class Bench:
-    """The files of the cases, and the stores that the first starts have written."""
+    """The files of the cases, and the stores that first starts have filled."""
 
     def __init__(self, scratch: Path) -> None:
         self.files, self.pristine = scratch / "files", scratch / "pristine"
@@ -150,7 +151,6 @@ class Bench:
         return forked(lambda: run_start(start, self.files, store, case.files), self.result)
 
     def run(self, case: Case) -> dict[str, Any]:
-        """Runs the starts of a case."""
         begun = time.monotonic()
         base, kept = BASES[case.base], self.scratch / f"store-{case.base}"
         shutil.rmtree(self.store, ignore_errors=True)
@@ -174,7 +174,8 @@ class Bench:
             case.files(self.files)
         second = base.with_(case.change)
         if case.hits or (case.during is not None and case.restored):
-            # The key has all fields of the first start that determine its tokens.
+            # Key of the stock engines that were already run. It has all fields of the first start that
+            # determine its tokens.
             if case.base not in self.stocks:
                 self.stocks[case.base] = self.start(base, case, stored=False)
             found["stock"] = self.stocks[case.base]

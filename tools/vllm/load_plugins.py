@@ -2,11 +2,11 @@
 engine does.
 
 ``tools/vllm_conformance.py`` passes it to pytest with ``-p``. The plugin writes the names in vLLM that
-kvpool has replaced to the file given by ``KVPOOL_CONFORMANCE_REPLACED``. So the driver notices a level
-that replaces nothing, whose tests would pass without testing kvpool.
+kvpool has replaced to the file given by ``KVPOOL_CONFORMANCE_REPLACED``. So that program notices if a
+level replaces nothing. The tests of such a level would pass without testing kvpool.
 
-It also replaces vLLM's own tests/conftest.py, which collects garbage after every test and makes the run
-twice as long. The fixtures that the suites need are defined below.
+The plugin also replaces vLLM's own tests/conftest.py, which collects garbage after every test and makes
+the run twice as long. The fixtures that the suites need are defined below.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest_plugins = ("shadow_watch",)
-# The modules of vLLM in which a plug-in must have replaced classes and functions.
+# The modules of vLLM in which kvpool may replace classes and functions.
 MODULES = (
     "vllm.v1.core.block_pool",
     "vllm.v1.core.kv_cache_utils",
@@ -37,7 +37,7 @@ MODULES = (
 
 
 def replaced_names() -> list[str]:
-    """Returns the names in vLLM's modules and classes whose current value is defined in kvpool."""
+    """Returns the names in vLLM's modules and classes that now refer to code of kvpool."""
     found = []
     for module_name in MODULES:
         module = importlib.import_module(module_name)
@@ -54,8 +54,8 @@ def replaced_names() -> list[str]:
 
 
 def pytest_configure() -> None:
-    # kvpool installs itself when the engine's module is imported. vLLM's own processes import it at
-    # their start.
+    # Import the engine's module, because kvpool installs itself at that moment. vLLM's own processes
+    # import it at their start.
     importlib.import_module("vllm.v1.engine.core")
     importlib.import_module("vllm.plugins").load_general_plugins()
     report = os.environ.get("KVPOOL_CONFORMANCE_REPLACED")
@@ -65,7 +65,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def caplog_vllm(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """A caplog that also captures vLLM's messages, which otherwise do not reach the root logger."""
+    """A caplog that also captures vLLM's messages. Otherwise these do not reach the root logger."""
     logger = logging.getLogger("vllm")
     before = logger.propagate
     logger.propagate = True

@@ -1,14 +1,15 @@
-"""A pytest plugin that replaces vLLM's LRU by kvpool for vLLM's tests of KV offloading, before they
-import anything.
+"""A pytest plugin for vLLM's tests of KV offloading. It replaces parts of vLLM by kvpool before the
+tests import them.
 
 ``tools/vllm_conformance.py`` passes it to pytest with ``-p``. Files that a tier has written are removed
 after the tests. ``KVPOOL_OFFLOAD`` selects the replacement:
 
 - ``policy``: the policy ``"lru"`` of vLLM's manager is replaced by ``kvpool_lru``.
-- ``manager``: a ``CPUOffloadingManager`` with the policy ``"lru"`` is a ``KvpoolOffloadingManager``.
-  Its positional arguments differ from vLLM's, so a function replaces the class.
-- ``tier``: vLLM's example of a secondary tier, a dictionary that completes each job by the next poll,
-  is replaced by a ``KvpoolStoreTier`` on a disk. Its polls wait until the jobs are complete.
+- ``manager``: a function replaces ``CPUOffloadingManager``. With the policy ``"lru"`` it makes a
+  ``KvpoolOffloadingManager``, whose positional arguments differ from vLLM's.
+- ``tier``: a ``KvpoolStoreTier`` on a disk replaces vLLM's example of a secondary tier. The example is
+  a dictionary that completes each job by the next poll. So polls of kvpool's tier wait until the jobs
+  are complete.
 
 Without the variable nothing is replaced. The replacements are only for tests; users choose by
 configuration.
@@ -40,7 +41,7 @@ def use_policy() -> None:
 
 def use_manager() -> None:
     ours = importlib.import_module("kvpool.integrations.vllm.offload.manager").KvpoolOffloadingManager
-    # It derives from vLLM's class, so import it first.
+    # This class derives from vLLM's manager, so it has to be imported before the manager is replaced.
     importlib.import_module("vllm.v1.kv_offload.tiering.manager")
     module = importlib.import_module("vllm.v1.kv_offload.cpu.manager")
     stock = module.CPUOffloadingManager
@@ -59,8 +60,8 @@ def use_manager() -> None:
 
 
 class Chunks:
-    """Replaces the example's dictionary of chunks, which the tests inspect, by a view of a tier's
-    store.
+    """Stands in for the dictionary of chunks in vLLM's example tier, which the tests inspect. It reads
+    kvpool's store.
     """
 
     def __init__(self, tier: Any) -> None:
@@ -85,7 +86,8 @@ def use_tier() -> None:
         model="tests", weights="", kv_dtype="", scales="", layouts=[], block_size=16, layers=(0, 1),
         heads=(0, 1), hash_algorithm="sha256", hash_seed=b"", extra={},
     )  # fmt: skip
-    # The specs of these tests are mocks without a namespace. Other tests check the namespace.
+    # The tests' specs are mocks from which no namespace can be computed. Other tests check the
+    # namespace.
     vars(module)["namespace_of"] = lambda *_, **__: namespace
     example = importlib.import_module("vllm.v1.kv_offload.tiering.example.manager")
     scratch = tempfile.TemporaryDirectory(prefix="kvpool-tier-")
@@ -93,8 +95,8 @@ def use_tier() -> None:
     tiers: list[Any] = []
 
     def end() -> None:
-        # Close every tier, because a store writes until it is closed and many tests leave their tier
-        # open.
+        # Close every tier, because many tests leave their tier open, and an open store still writes
+        # files.
         for tier in tiers:
             tier.shutdown()
         scratch.cleanup()

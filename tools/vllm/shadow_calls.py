@@ -1,9 +1,10 @@
-"""Lists the calls of vLLM that the level ``manager`` replaces, and counts which of kvpool's are made.
+"""Lists the calls of vLLM that the level ``manager`` replaces, and counts which of them the level
+``shadow`` makes.
 
 The level ``shadow`` compares vLLM with a mirror, a pool of kvpool that gets the same calls. The
-comparison only tests the calls that the mirror really makes. If the mirror never reaches a replaced
-name, vLLM is compared with itself. The list comes from the plug-in's own replacements, so that a new
-replacement has to be reached, too.
+comparison only tests the calls that the mirror makes. If the mirror does not make a replaced call, vLLM
+is compared with itself there. The list is read from the plug-in's own replacements, so it contains new
+replacements, too.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
-    """Returns every replaced call: Python functions by code object, and calls that go directly to Rust
-    by name.
+    """Returns all replaced calls: the names of Python functions by their code objects, and the names of
+    calls that go directly to Rust.
     """
     install = importlib.import_module(f"{PACKAGE}.install")
     core = importlib.import_module("kvpool._core.vllm")
@@ -33,7 +34,7 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
     for owner, name, value in install.replacements("manager"):
         value = getattr(value, "__func__", value)
         if isinstance(value, type):
-            # For a class, list those of its methods that vLLM's class has, too.
+            # List the methods of a class that vLLM's class has, too.
             stock = getattr(owner, name)
             functions = {
                 one: function for one, function in vars(value).items() if isinstance(function, FunctionType)
@@ -45,8 +46,8 @@ def replaced_calls() -> tuple[dict[CodeType, str], set[str]]:
             }
         else:
             python[value.__code__] = f"{value.__module__.removeprefix(PACKAGE)[1:]}.{value.__qualname__}"
-            # For vLLM's own pools, a lookup calls vLLM. Calls of kvpool's pool show that the lookup did
-            # not do that.
+            # If vLLM owns the pool, a lookup calls vLLM's code. A call of kvpool's pool shows that
+            # kvpool has made the lookup.
             rust |= {f"VllmPool.{one}" for one in value.__code__.co_names if one in of_pools}
     return python, rust
 
@@ -57,7 +58,7 @@ def public(cls: type) -> set[str]:
 
 @contextlib.contextmanager
 def counting(calls: Counter[str]) -> Iterator[None]:
-    """Counts the calls that :func:`replaced_calls` lists, for the duration of the context."""
+    """Counts the calls that :func:`replaced_calls` lists, until the end of the context."""
     python, rust = replaced_calls()
     for name in (*python.values(), *rust):
         calls[name] += 0

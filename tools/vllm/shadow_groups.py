@@ -2,8 +2,8 @@
 those of a scheduler.
 
 The self-test runs in a real vLLM. It compares kvpool's lookups, admissions, steps, caching and frees
-with those of vLLM's own coordinator and managers. The configurations mix full attention, windows,
-chunks and states. They also vary block sizes, digests finer than blocks, EAGLE and MTP, the retention
+with those of vLLM's own coordinator and managers. The configurations combine full attention, windows,
+chunks and states. They also vary block sizes, hashes of less than a block, EAGLE and MTP, the retention
 of windows and states, context parallelism, metrics, and events.
 """
 
@@ -28,8 +28,8 @@ TOKEN: Final = 50_000_000
 
 
 class Configuration:
-    """A random configuration of KV-cache groups, drawn from a seed. In practice, models, draft models
-    and engine flags define such groups.
+    """A random configuration of KV-cache groups, computed from a seed. In practice, a configuration
+    follows from the model, the draft model and the engine's options.
     """
 
     def __init__(self, vllm: SimpleNamespace, seed: int) -> None:
@@ -38,12 +38,14 @@ class Configuration:
         self.blocks = source.randrange(30, 120)
         self.dcp = 1
         self.use_eagle = source.random() < 0.4
-        #: States that are exported within chunks stay with vLLM's own managers, over kvpool's pool.
+        #: Whether the configuration exports states within chunks. vLLM's own managers then handle the
+        #: states, over kvpool's pool.
         self.is_left_to_vllm = seed % 8 == 0
         self.kinds = ["full", "window", "mamba"] if self.is_left_to_vllm else self._kinds()
         sizes = [self._size(kind) for kind in self.kinds]
         if "chunked" in self.kinds:
-            # vLLM refuses such a group if other groups have another block size or if EAGLE is used.
+            # vLLM refuses a group with chunked attention if another group has another block size, or
+            # with EAGLE.
             self.use_eagle, sizes = False, [sizes[0]] * len(sizes)
         elif set(self.kinds) <= {"full", "mamba"} and source.random() < 0.2:
             self.dcp = 2
@@ -96,7 +98,9 @@ class Configuration:
         return vllm.MambaSpec(block_size=size, num_speculative_blocks=drafts, **shapes)
 
     def manager(self) -> Any:
-        """Makes vLLM's manager, with kvpool's mirror."""
+        """Makes vLLM's manager. The shadow gives it a mirror, a pool of kvpool that gets the same
+        calls.
+        """
         vllm, source = self.vllm, self.source
         flags = [self.use_eagle and source.random() < 0.5 for _ in self.specs]
         groups = [
@@ -135,7 +139,7 @@ class Configuration:
 
 
 class Requests:
-    """Random requests in random states, with common prefixes."""
+    """Random requests, which share prefixes, on one manager. They wait, run or are preempted."""
 
     def __init__(self, configuration: Configuration, manager: Any) -> None:
         self.vllm, self.manager = configuration.vllm, manager
@@ -160,8 +164,8 @@ class Requests:
         self.waiting.append(request)
 
     def chunk(self, request: Any, computed: int) -> int:
-        """Returns the number of a prompt's tokens to compute next. Chunks end at block boundaries,
-        because states are only kept there.
+        """Returns how many tokens of a prompt to compute next. Chunks end at block boundaries, because
+        states are kept only there.
         """
         left = request.num_tokens - computed
         block = self.configuration.scheduler_block
@@ -196,7 +200,9 @@ class Requests:
             request.num_in_flight_tokens = new
 
     def go_on(self, request: Any) -> None:
-        """Computes a chunk of a prompt, or a token with some draft tokens, of which some are accepted."""
+        """Computes the next chunk of a prompt, or a token with some draft tokens. Accepts a random
+        number of the drafts.
+        """
         source, configuration = self.source, self.configuration
         left = request.num_tokens - request.num_computed_tokens
         drafts = source.randrange(3) if configuration.use_eagle and left <= 1 else 0
@@ -233,7 +239,7 @@ class Requests:
         self.manager.free(request)
 
     def step(self) -> None:
-        """Runs one operation, or ends a step of the engine."""
+        """Runs one random operation, or ends a step of the engine."""
         chance = self.source.random()
         if chance < 0.3 or (not self.waiting and not self.running):
             self.arrive()

@@ -4,11 +4,12 @@ a pool of kvpool that gets the same calls. The test breaks mirrors and hashers o
     .venv-vllm/bin/python tools/vllm/shadow_selftest.py
 
 First, managers of several kinds of models run random requests, and so do many random groups
-(:mod:`shadow_groups`). No difference may be reported. Every call that the level ``manager`` replaces
-must have been made, as :mod:`shadow_calls` counts them. Then one defect after the other is planted in
-the mirror. The first operation whose result the defect changes must be reported, and vLLM must continue
-normally. Neither the report nor the trail may contain a token id or a salt. Exit code 0: all checks
-passed.
+(:mod:`shadow_groups`). No difference may be reported. The mirror must have made every call that the
+level ``manager`` replaces, as counted by :mod:`shadow_calls`.
+
+Then one defect after the other is planted in the mirror. The shadow must report the first operation
+whose result the defect changes, and vLLM must continue normally. Neither the report nor the trail, the
+file with the last operations, may contain a token id or a salt. Exit code 0: all checks passed.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ BLOCK = 16
 BLOCKS = 60
 SALT = "salt-of-a-user"
 KINDS = ("full", "metrics", "window", "mamba")
-#: Added to every token id, so that none can be mistaken for a block id or a count.
+#: Smallest token id. Token ids are so large that none can be mistaken for a block id or a count.
 FIRST_TOKEN = 50_000_000
 OPERATIONS = 3_000
-#: Number of drawn configurations of groups, and of operations with each.
+#: Number of random configurations of groups, and number of operations with each.
 DRAWN = 60
 DRAWN_OPERATIONS = 600
 
 
 class Lines(logging.Handler):
-    """Collects the messages of the plug-in."""
+    """A log handler that collects the plug-in's messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -101,8 +102,8 @@ def load() -> SimpleNamespace:
 
 
 def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
-    """Makes a manager of a model with full attention: alone, with metrics, with a sliding window, or
-    with a state space.
+    """Makes a manager of a model with full attention. The kind adds metrics, a sliding window or a
+    state space.
     """
     attention = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 1, "dtype": vllm.torch.float32}
     specs = [vllm.FullAttentionSpec(**attention)]
@@ -125,7 +126,7 @@ def make_manager(vllm: SimpleNamespace, kind: str = "full", **more: Any) -> Any:
 
 
 class Load:
-    """Random requests on a manager, like those of a scheduler: they share prefixes, run, are preempted,
+    """Random requests on a manager, like those of a scheduler. They share prefixes, run, are preempted,
     and finish.
     """
 
@@ -178,7 +179,7 @@ class Load:
             self.manager.free(request)
 
     def step(self) -> None:
-        """Runs one or more operations."""
+        """Runs one random operation as a step of the engine."""
         chance = self.source.random()
         self.manager.new_step_starts()
         if not self.running or chance < 0.2:
@@ -198,7 +199,7 @@ class Load:
             self.manager.block_pool.free_blocks(retained)
 
     def look(self) -> None:
-        """Calls the methods that read state, and the methods that return state and clear it."""
+        """Calls the methods that only read state, and those that return collected data and clear it."""
         manager, request = self.manager, self.source.choice(self.running)
         manager.take_events()
         assert 0.0 <= manager.usage <= 1.0
@@ -214,8 +215,8 @@ class Load:
             assert manager.reset_prefix_cache()
 
     def by_hand(self, request: Any) -> None:
-        """Calls a pool directly, as connectors and managers of other kinds of groups do. Afterwards the
-        pool is in its former state.
+        """Calls the pool directly, as connectors and vLLM's managers of other kinds of groups do.
+        Afterwards the pool's state is as before.
         """
         pool = self.manager.block_pool
         if pool.get_num_free_blocks() < 2 or len(request.block_hashes) < 2:
@@ -245,7 +246,7 @@ class Load:
 
 @contextlib.contextmanager
 def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
-    """Collects the messages and files of the plug-in for the duration of the context."""
+    """Collects the messages and the files of the plug-in until the end of the context."""
     logger = logging.getLogger("vllm.kvpool")
     lines = Lines()
     logger.addHandler(lines)
@@ -259,7 +260,9 @@ def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
 
 
 def check_agreement(vllm: SimpleNamespace, kind: str) -> int:
-    """Checks that no difference is reported without a defect. Returns the number of operations."""
+    """Checks that no difference is reported if there is no defect. Returns the number of compared
+    operations.
+    """
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm, kind)
         assert manager.comparison is not None, lines.lines
@@ -274,7 +277,9 @@ def check_agreement(vllm: SimpleNamespace, kind: str) -> int:
 
 
 def check_random_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
-    """Checks that random groups cause no difference. Returns the number of operations and of hits."""
+    """Checks that no difference is reported for random groups. Returns the number of operations and of
+    hits.
+    """
     operations = hits = 0
     for seed in seeds:
         with listening(vllm) as (lines, folder):
@@ -300,7 +305,7 @@ def check_random_groups(vllm: SimpleNamespace, seeds: range) -> tuple[int, int]:
 
 
 def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], None]) -> str:
-    """Plants a defect in the mirror after some operations, and returns the report of the defect."""
+    """Plants a defect in the mirror after some operations, and returns the line that reports it."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm, kind)
         load = Load(vllm, manager)
@@ -317,8 +322,8 @@ def finds(vllm: SimpleNamespace, what: str, kind: str, plant: Callable[[Any], No
 
 
 def check_report(what: str, lines: Lines, folder: Path) -> None:
-    """Checks a report: it is one line, its files exist, and neither contains user data. A difference of
-    hashes concerns no pool, so it may have no journal.
+    """Checks a report of a difference: it is one line, its files exist, and neither contains user data.
+    A difference of hashes does not depend on a pool, so it has no journal.
     """
     (line,) = lines.at(logging.ERROR)
     files = {file.suffix: file for file in folder.iterdir()}
@@ -339,37 +344,37 @@ def check_report(what: str, lines: Lines, folder: Path) -> None:
 
 
 def another_order(mirror: Any) -> None:
-    """Makes the pool hand out blocks in another order."""
+    """Plants a defect: the mirror's pool allocates the blocks of each call in reverse order."""
     pool = mirror.block_pool
     take = pool.get_new_blocks
     pool.get_new_blocks = lambda count: take(count)[::-1]
 
 
 def another_queue(mirror: Any) -> None:
-    """Moves the next block to be allocated to the end of the free list."""
+    """Plants a defect: the next block to be allocated is moved to the end of the free list."""
     queue = mirror.block_pool.free_block_queue
     queue.append(queue.popleft())
 
 
 def a_lost_key(mirror: Any) -> None:
-    """Removes a cached block from the index."""
+    """Plants a defect: a cached block is missing from the index."""
     cached = mirror.block_pool.cached_block_hash_to_block._cache
     cached.pop(next(iter(cached)))
 
 
 def a_leak(mirror: Any) -> None:
-    """Acquires a block that is never freed."""
+    """Plants a defect: a block is allocated and never freed."""
     mirror.block_pool.get_new_blocks(1)
 
 
 def an_event(mirror: Any) -> None:
-    """Makes the mirror drop its events."""
+    """Plants a defect: the mirror drops its events."""
     mirror.block_pool.events.removed = lambda *_: None
     mirror.block_pool.events.stored = lambda *_: None
 
 
 def an_error(mirror: Any) -> None:
-    """Makes a call raise an error."""
+    """Plants a defect: a call raises an error."""
 
     def free(request: Any) -> None:
         raise RuntimeError(f"of {request.cache_salt} {request.all_token_ids[0]}")
@@ -378,7 +383,7 @@ def an_error(mirror: Any) -> None:
 
 
 def a_panic(mirror: Any) -> None:
-    """Makes a call raise something other than an ``Exception``, like a panic in Rust."""
+    """Plants a defect: a call raises something other than an ``Exception``, as a panic in Rust does."""
 
     def free(request: Any) -> None:
         raise BaseException(request.cache_salt)
@@ -387,7 +392,9 @@ def a_panic(mirror: Any) -> None:
 
 
 def hashes_differ(vllm: SimpleNamespace) -> str:
-    """Flips one bit of a hasher's results."""
+    """Flips one bit of the hashes that kvpool's hasher returns. Checks the report, and returns its
+    line.
+    """
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm)
         load = Load(vllm, manager)
@@ -411,7 +418,7 @@ def hashes_differ(vllm: SimpleNamespace) -> str:
 
 
 def cannot_be_made(vllm: SimpleNamespace) -> str:
-    """Checks that a mirror which cannot be constructed leaves vLLM unchanged."""
+    """Checks that vLLM remains unchanged if a mirror cannot be constructed."""
     with listening(vllm) as (lines, folder):
         shadow: Any = importlib.import_module("kvpool.integrations.vllm.shadow")
         before, shadow.BlockPool = shadow.BlockPool, None
@@ -427,7 +434,7 @@ def cannot_be_made(vllm: SimpleNamespace) -> str:
 
 
 def freed_twice(vllm: SimpleNamespace) -> str:
-    """Checks that a block which vLLM frees once too often is not reported as a difference."""
+    """Checks that no difference is reported if vLLM frees a block once too often."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm)
         load = Load(vllm, manager)
@@ -442,7 +449,9 @@ def freed_twice(vllm: SimpleNamespace) -> str:
 
 
 def everything_is_compared(vllm: SimpleNamespace) -> None:
-    """Checks that every public call of vLLM is compared."""
+    """Checks that the shadow compares every public call of vLLM's manager and pool, or lists it as not
+    compared.
+    """
     manager = vllm.ShadowKVCacheManager.__base__
     public = {name for name, one in vars(manager).items() if callable(one) and not name.startswith("_")}
     assert public == {*vllm.MANAGER, *vllm.NOT_COMPARED}, public ^ {*vllm.MANAGER, *vllm.NOT_COMPARED}
@@ -455,7 +464,7 @@ def everything_is_compared(vllm: SimpleNamespace) -> None:
 
 
 def everything_is_called(calls: Counter[str]) -> None:
-    """Checks that the mirror has made every call that the level manager replaces."""
+    """Prints the number of times that each replaced call was made, and checks that each was made."""
     for name, count in sorted(calls.items()):
         print(f"  {count:>9,} {name}")
     missing = sorted(name for name, count in calls.items() if not count)

@@ -1,9 +1,10 @@
 """A pytest plugin that fails a test if the shadow reports a difference during the test.
 ``load_plugins`` loads it.
 
-The shadow compares vLLM with a mirror, a pool of kvpool that gets the same calls. vLLM's tests change
-vLLM's state directly. A retention interval that they set on a coordinator is copied to the mirror.
-Other state that they write directly necessarily differs; :data:`WRITES_STATE` lists those tests.
+The shadow compares vLLM with a mirror, a pool of kvpool that gets the same calls. Some of vLLM's tests
+change vLLM's state directly. If they set a retention interval on a coordinator, this plugin also sets
+it on the mirror. Other changes necessarily lead to differences; :data:`WRITES_STATE` lists the tests
+that make such changes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Tests that directly change vLLM's state: they remove keys from its index, put an event or a copy into
+# Tests that change vLLM's state directly. They remove keys from its index, put an event or a copy into
 # its queues, or change its number of free blocks.
 WRITES_STATE = frozenset(
     {
@@ -36,8 +37,8 @@ PACKAGE = "kvpool.integrations.vllm"
 
 
 class RetentionInterval:
-    """Replaces an attribute of vLLM's coordinators. A value that is written to a coordinator is also
-    written to its mirror.
+    """Replaces an attribute of vLLM's coordinators. If a test sets it on a coordinator, the mirror of
+    this coordinator gets the same value.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,9 @@ class RetentionInterval:
 
 
 def mirror_retention() -> RetentionInterval:
-    """Also writes ``retention_interval`` to the mirrors, for managers that are made after this call."""
+    """Makes changes of ``retention_interval`` apply to mirrors, too. This holds for managers that are
+    made after this call.
+    """
     interval = RetentionInterval()
     importlib.import_module(
         "vllm.v1.core.kv_cache_coordinator"
@@ -76,7 +79,7 @@ def retention() -> RetentionInterval | None:
 
 
 class Errors(logging.Handler):
-    """Collects the plug-in's messages at ERROR: differences, and failures to make a mirror."""
+    """Collects the plug-in's messages of the level ERROR: differences, and failures to make a mirror."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -93,7 +96,7 @@ def shadow_is_silent(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[None]:
-    """Fails the test if the shadow has logged anything at ERROR."""
+    """Fails the test if the shadow has logged a message of the level ERROR."""
     if retention is None:
         yield
         return

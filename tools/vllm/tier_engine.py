@@ -70,7 +70,7 @@ def spec_class() -> type[Any]:
             return ended
 
         def wait(self, job_ids: set[int]) -> None:
-            """Returns immediately, because every copy is complete."""
+            """Returns immediately, because every copy is already complete."""
 
         def shutdown(self) -> None:
             self.blocks.clear()
@@ -79,7 +79,7 @@ def spec_class() -> type[Any]:
 
     class CpuSpec(spec):  # type: ignore[misc, valid-type]
         def get_worker(self, kv_caches: Any) -> Any:
-            """Replaces vLLM's method, which needs a GPU."""
+            """Makes the worker that copies on the CPU. vLLM's own method needs a GPU."""
             memory = region(
                 engine_id=self._engine_id,
                 num_chunks=self.num_chunks,
@@ -94,7 +94,9 @@ def spec_class() -> type[Any]:
 
 
 def __getattr__(name: str) -> Any:
-    """Returns the spec, which vLLM imports from here by name. This file itself imports without vLLM."""
+    """Returns the spec class. vLLM imports it from this module by name. It is made on demand, so that
+    this file can be imported without vLLM.
+    """
     if name == "CpuSpec":
         globals()[name] = made = spec_class()
         return made
@@ -102,7 +104,9 @@ def __getattr__(name: str) -> Any:
 
 
 def offloading(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns the value that a user passes as --kv-transfer-config, with the worker replaced."""
+    """Returns the value of --kv-transfer-config as a user would write it, except that the worker is
+    replaced.
+    """
     tier = {
         "type": "KvpoolStoreTier",
         "module_path": "kvpool.integrations.vllm.offload.tier",
@@ -125,7 +129,7 @@ def offloading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def find_tier(core: Any) -> Any:
-    """Returns kvpool's tier from the scheduler's side of the connector."""
+    """Returns kvpool's tier, which the scheduler's side of the connector holds."""
     scheduler = core.scheduler.connector.connector_scheduler
     (tier,) = scheduler.manager.secondary_tiers
     return tier

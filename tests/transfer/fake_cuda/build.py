@@ -53,7 +53,9 @@ def _sources() -> list[Path]:
 
 
 def _compile(command: list[str], output: Path) -> None:
-    """Compile to a temporary name first, because several test processes may start at the same time."""
+    """Compile to a temporary name, because several test processes may do this at the same time. Then
+    rename the file.
+    """
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         fresh = Path(folder) / NAME

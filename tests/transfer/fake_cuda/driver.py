@@ -38,7 +38,7 @@ class Pair(ctypes.Structure):
 
 
 class Params(ctypes.Structure):
-    """The parameters of a kernel of cuda/block_copy.cu."""
+    """The parameters of the kernels in cuda/block_copy.cu."""
 
     _fields_ = (
         ("src_planes", c_address),
@@ -147,8 +147,8 @@ _CALLS: dict[str, Sequence[Any]] = {
 
 
 class FakeCuda:
-    """The controls of the fake driver. Several of these objects may share one library, because a
-    process has only one driver.
+    """The controls of the fake driver. A process has only one driver, so several of these objects may
+    share one library.
     """
 
     def __init__(self, path: Path) -> None:
@@ -160,12 +160,14 @@ class FakeCuda:
 
     def clear(self) -> None:
         """Run delayed work, reset settings to those of the environment and counters to zero, and clear
-        errors. All objects are kept.
+        errors. Keep all objects.
         """
         self.library.fake_clear()
 
     def reset(self) -> None:
-        """Like ``clear``, but drops delayed work and all objects except contexts and libraries."""
+        """Do the same as ``clear``, but drop delayed work and all objects except contexts and
+        libraries.
+        """
         self.library.fake_reset()
 
     def restart(self) -> None:
@@ -188,7 +190,7 @@ class FakeCuda:
 
     @property
     def violation(self) -> str:
-        """The first violation of the driver's rules, or "" if there was none."""
+        """The first violation of the driver's rules since the last reset, or "" if there was none."""
         return str(self.library.fake_violation().decode())
 
     @property
@@ -203,9 +205,7 @@ class FakeCuda:
         return bool(self.library.fake_run_one())
 
     def run_pick(self, choice: int) -> int:
-        """Run one of the operations that may run now. Return the number of operations that could have
-        been chosen.
-        """
+        """Run one of the operations that may run now. Return how many could have been chosen."""
         return int(self.library.fake_run_pick(choice))
 
     def mark_pageable(self, address: int, nbytes: int) -> None:
@@ -225,7 +225,7 @@ class FakeCuda:
 
 
 class Driver(FakeCuda):
-    """The driver's own calls, with typed arguments. They return the CUresult."""
+    """Calls of the driver itself, with typed arguments. They return the driver's result codes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -237,15 +237,17 @@ class Driver(FakeCuda):
         return int(getattr(self.library, name)(*arguments))
 
     def get_value(self, kind: Any, name: str, *arguments: object) -> Any:
-        """Return the value that a call writes through its first argument. The call must succeed."""
+        """Return the value that a call writes through its first argument. Raise an error if the call
+        fails.
+        """
         value = kind()
         result = self.call(name, byref(value), *arguments)
         assert result == 0, f"{name}: {result}; {self.fault or self.violation}"
         return value.value
 
     def initialise(self, image: bytes) -> None:
-        """Initialise the driver as every user does. Set the context of this thread, and ``kernels`` by
-        width.
+        """Initialise the driver as a program does. Make a context current in this thread, and load
+        ``kernels``, by their width in bytes.
         """
         assert self.call("cuInit", 0) == 0
         self.context = self.get_value(c_void_p, "cuDevicePrimaryCtxRetain", 0)
@@ -277,12 +279,14 @@ class Driver(FakeCuda):
         return address
 
     def planes(self, planes: Iterable[tuple[int, int]]) -> int:
-        """Return a table of planes, (base, stride), in device memory."""
+        """Return the address of a table of planes in device memory. Each plane is a base address and a
+        stride.
+        """
         return self.put(b"".join(bytes(Plane(base, stride)) for base, stride in planes))
 
     def params(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], **fields: int) -> Params:
-        """Return the parameters of a launch, with tables of planes and pairs by value. Other fields are
-        passed by name; ``nbytes`` is required.
+        """Return the parameters of a launch. ``nbytes`` is required, and other fields are passed by
+        name. Tables of planes and pairs are passed by value.
         """
         params = Params(src_planes=src, dst_planes=dst, num_pairs=len(pairs), num_planes=1, chunk_bytes=16384)
         params.src_blocks = params.dst_blocks = 1 << 40
@@ -307,8 +311,8 @@ class Driver(FakeCuda):
         orders: Sequence[int] = (1,),
         firsts: Sequence[int] = (0,),
     ) -> tuple[int, int]:
-        """Call cuMemcpyBatchAsync for (dst, src, bytes). Return the result, and the index of the copy
-        at fault.
+        """Call cuMemcpyBatchAsync with copies (dst, src, bytes). Return the result, and the index of
+        the copy that failed.
         """
         count = len(copies)
         dsts, srcs = (

@@ -1,4 +1,4 @@
-"""Shared code of the tests of the fake driver."""
+"""Common code of the tests of the fake driver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAM_ORDER, DURING_CALL, ANY_ORDER = 1, 2, 3
 
 
 def fresh_driver(library: Path) -> Iterator[Driver]:
-    """Yields the driver in the state before cuInit, and restores it after the test."""
+    """Yields the driver in its state before cuInit, and restores this state after the test."""
     driver = Driver(library)
     driver.restart()
     yield driver
@@ -37,7 +37,7 @@ def fresh_driver(library: Path) -> Iterator[Driver]:
 
 
 def ready_driver(library: Path) -> Iterator[Driver]:
-    """Yields the driver with a context and the kernels. A test that ends with a violation fails."""
+    """Yields the driver with a context and the kernels. The test fails if it ends with a violation."""
     for driver in fresh_driver(library):
         driver.initialise(FATBIN)
         yield driver
@@ -53,14 +53,14 @@ def pattern(nbytes: int, seed: int = 0) -> bytes:
 
 
 def take_violation(cuda: Driver) -> str:
-    """Returns the first violation, which the test expects. Clears counters and objects."""
+    """Returns the first violation, which the test has caused on purpose. Clears counters and objects."""
     violation = cuda.violation
     cuda.reset()
     return violation
 
 
 class Store:
-    """A store of one plane on the device."""
+    """A store with one plane of device memory, for launches of the kernels."""
 
     def __init__(self, cuda: Driver, blocks: int, nbytes: int, seed: int = 1) -> None:
         self.base = cuda.put(pattern(blocks * nbytes, seed))
