@@ -286,7 +286,7 @@ vllm-env: ## Set up .venv-vllm: a real vLLM for the CPU, its own tests, kvpool i
 	$(PYTHON) tools/vllm_env.py
 
 vllm-conformance: vllm-env ## Run vLLM's own tests of its KV cache, connectors and offloading, stock and with kvpool: VLLM_LEVELS="stock pool manager"
-	$(VENV)-vllm/bin/python tools/vllm_conformance.py $(VLLM_LEVELS)
+	$(VENV)-vllm/bin/python tools/vllm_conformance.py $(VLLM_LEVELS) $(VLLM_FILES:%=--file '%')
 
 vllm-shadow-conformance: vllm-env ## Run the same tests of vLLM at the level shadow, which must report no difference
 	$(VENV)-vllm/bin/python tools/vllm_conformance.py stock shadow --json target/vllm-shadow-conformance.json

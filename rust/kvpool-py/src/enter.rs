@@ -145,6 +145,11 @@ impl<T: Send> Locked<T> {
         call(&mut lock(&self.state))
     }
 
+    /// Runs a call on the state for a thread that is detached from the interpreter.
+    pub(crate) fn detached<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
+        call(&mut self.wait())
+    }
+
     /// Waits in the queue, and locks the state. The thread must be detached from the interpreter.
     fn wait(&self) -> MutexGuard<'_, T> {
         let _first = self.queue_up();

@@ -141,13 +141,14 @@ pub(crate) fn extra_or_default(extra: Option<&Bound<'_, PyExtraKeys>>) -> ExtraK
 }
 
 /// Returns a copy of a cursor, or hashes the tokens of a prompt in `epoch`. Hashing runs without the
-/// interpreter.
+/// interpreter. Before, `append_known` may append leading tokens to the cursor; it returns their number.
 pub(crate) fn prompt(
     py: Python<'_>,
     hasher: &Arc<BlockHasher>,
     prompt: &Bound<'_, PyAny>,
     extra: Option<&Bound<'_, PyExtraKeys>>,
     epoch: u64,
+    append_known: impl FnOnce(&mut HashCursor, &[u32]) -> usize + Send,
 ) -> PyResult<HashCursor> {
     if let Ok(cursor) = prompt.cast::<PyHashCursor>() {
         if extra.is_some() {
@@ -158,7 +159,7 @@ pub(crate) fn prompt(
     }
     let tokens = tokens(prompt)?;
     let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
-    hash(py, hasher.clone(), extra, tokens)
+    hash(py, hasher.clone(), extra, tokens, append_known)
 }
 
 /// Returns a cursor with these tokens. The call hashes them without the interpreter.
@@ -167,10 +168,12 @@ fn hash(
     hasher: Arc<BlockHasher>,
     extra: ExtraKeys,
     tokens: Vec<u32>,
+    append_known: impl FnOnce(&mut HashCursor, &[u32]) -> usize + Send,
 ) -> PyResult<HashCursor> {
     let make = move || {
         let mut cursor = HashCursor::new(hasher, extra)?;
-        cursor.append(&tokens);
+        let known = append_known(&mut cursor, &tokens);
+        cursor.append(&tokens[known..]);
         Ok::<_, kvpool::HashError>(cursor)
     };
     py.detach(make).or_raise(py)
@@ -233,7 +236,7 @@ impl PyBlockHasher {
         let epoch = self::epoch(py, epoch)?;
         let tokens = tokens.map(self::tokens).transpose()?.unwrap_or_default();
         let extra = ExtraKeys { epoch, ..extra_or_default(extra) };
-        Ok(PyHashCursor::new(hash(py, self.0.clone(), extra, tokens)?))
+        Ok(PyHashCursor::new(hash(py, self.0.clone(), extra, tokens, |_, _| 0)?))
     }
 
     #[pyo3(signature = (tokens, extra=None, *, epoch=0))]

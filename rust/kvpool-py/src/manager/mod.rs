@@ -40,6 +40,9 @@ use crate::retention::{self, Eviction};
 use crate::stats::{Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, events};
 use crate::tiers::PyTransferPlan;
 
+/// Number of known blocks that are read under one lock, for about 40 us.
+const KNOWN_PART: usize = 2048;
+
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]
 pub(crate) struct PyCacheManager {
     inner: Locked<Journaled<CacheManager>>,
@@ -53,6 +56,8 @@ pub(crate) struct PyCacheManager {
     health: Option<Arc<Health>>,
     /// Whether there are KV-cache groups. Changes of block tables then include the group.
     grouped: bool,
+    /// Whether the pool keeps the tokens of its blocks.
+    keeps_tokens: bool,
     clock: Clock,
 }
 
@@ -129,7 +134,30 @@ impl PyCacheManager {
         prompt: &Bound<'_, PyAny>,
         extra: Option<&Bound<'_, PyExtraKeys>>,
     ) -> PyResult<HashCursor> {
-        hashing::prompt(py, &self.hasher, prompt, extra, self.epoch.load(Ordering::Relaxed))
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        hashing::prompt(py, &self.hasher, prompt, extra, epoch, |cursor, tokens| self.known(cursor, tokens))
+    }
+
+    /// Appends the leading tokens whose hashes the pool knows, for a detached thread. Releases the lock
+    /// every [`KNOWN_PART`] blocks. Returns the number of appended tokens.
+    fn known(&self, cursor: &mut HashCursor, tokens: &[u32]) -> usize {
+        // A policy written in Python may call this method while its pool is locked.
+        if !self.keeps_tokens || self.health.is_some() {
+            return 0;
+        }
+        let part = KNOWN_PART * self.hasher.block_size();
+        let mut known = 0;
+        loop {
+            let rest = &tokens[known..];
+            let append = |manager: &mut Journaled<CacheManager>| {
+                manager.pool().append_registered(cursor, rest, KNOWN_PART)
+            };
+            let appended = self.inner.detached(append);
+            known += appended;
+            if appended < part {
+                return known;
+            }
+        }
     }
 
     fn append_to_one<'py>(
@@ -170,12 +198,13 @@ impl PyCacheManager {
         duplicates="keep",
         eviction=None, retention=None, advisor=None, explain=None, event_capacity=0, watermark=0.0,
         host_blocks=0, block_bytes=0,
-        groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false
+        groups=None, journal=None, digest=false, scrub_blocks=0, metrics=false,
+        keep_tokens=true
     ), text_signature = "(num_blocks, block_size=16, *, algorithm='sha256', verify='none', key=None, \
         seed=None, \
         duplicates='keep', eviction='lru', retention=None, advisor=None, explain=None, \
         event_capacity=0, watermark=0.0, host_blocks=0, block_bytes=0, groups=None, journal=None, \
-        digest=False, scrub_blocks=0, metrics=False)")]
+        digest=False, scrub_blocks=0, metrics=False, keep_tokens=True)")]
     fn new(
         py: Python<'_>,
         num_blocks: Int,
@@ -198,6 +227,7 @@ impl PyCacheManager {
         digest: bool,
         scrub_blocks: i128,
         metrics: bool,
+        keep_tokens: bool,
     ) -> PyResult<Self> {
         let mut config = ManagerConfig {
             num_blocks: count(py, "num_blocks", num_blocks)?,
@@ -212,10 +242,11 @@ impl PyCacheManager {
             watermark,
             host_blocks: count(py, "host_blocks", host_blocks)?,
             block_bytes: count(py, "block_bytes", block_bytes)? as u64,
+            keep_tokens,
             ..ManagerConfig::default()
         };
         config.groups = groups.map(|groups| groups::groups(groups, config.block_size)).transpose()?;
-        let grouped = config.groups.is_some();
+        let (grouped, keeps_tokens) = (config.groups.is_some(), keep_tokens);
         let watch = ManagerWatchConfig {
             event_capacity: count(py, "event_capacity", event_capacity)?,
             digest,
@@ -242,6 +273,7 @@ impl PyCacheManager {
                 }
                 Eviction::Own(evictor, health) => {
                     journal::refuse_own_policy(py, journal)?;
+                    config.keep_tokens = false; // see `known`
                     let manager = CacheManager::with_evictor(config, evictor)
                         .and_then(|manager| manager.watched(&watch));
                     (manager.or_raise(py)?.into(), Some(health))
@@ -253,6 +285,7 @@ impl PyCacheManager {
             inner: Locked::new(manager),
             health,
             grouped,
+            keeps_tokens,
             clock: Clock::default(),
         })
     }

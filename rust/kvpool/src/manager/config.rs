@@ -59,6 +59,11 @@ pub struct ManagerConfig {
     pub groups: Option<Groups>,
     /// Bytes of KV in one block, over all layers. 0 if unknown. Only reported in [`ManagerStats`].
     pub block_bytes: u64,
+    /// Whether the device's pool keeps the tokens of registered blocks, so that
+    /// [`CacheManager::prepare`](super::CacheManager::prepare) does not hash the cached beginning of a
+    /// prompt: see [`PoolConfig::keep_tokens`], also for the memory. Digests and hits do not depend on
+    /// it. On by default.
+    pub keep_tokens: bool,
     /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
@@ -66,7 +71,7 @@ pub struct ManagerConfig {
 
 impl Default for ManagerConfig {
     fn default() -> Self {
-        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, retention, more } =
+        let PoolConfig { num_blocks, block_size, verify, duplicates, eviction, retention, more, .. } =
             PoolConfig::default();
         Self {
             num_blocks,
@@ -82,6 +87,7 @@ impl Default for ManagerConfig {
             host_blocks: 0,
             groups: None,
             block_bytes: 0,
+            keep_tokens: true,
             more,
         }
     }
@@ -98,6 +104,7 @@ impl ManagerConfig {
             duplicates: self.duplicates,
             eviction: self.eviction,
             retention: self.retention.clone(),
+            keep_tokens: self.keep_tokens,
             more: self.more,
         }
     }

@@ -281,7 +281,12 @@ impl CacheManager {
             return Err(PoolError::config("watermark", config.watermark, allowed).into());
         }
         // Retention applies only to the device, because the host tier only contains swapped requests.
-        let host_pool = || PoolConfig { num_blocks: config.host_blocks, retention: None, ..config.pool() };
+        let host_pool = || PoolConfig {
+            num_blocks: config.host_blocks,
+            retention: None,
+            keep_tokens: false,
+            ..config.pool()
+        };
         let host = (config.host_blocks > 0).then(host_pool);
         let mut tiers = tiers(std::iter::once(config.pool()).chain(host).collect())?;
         let hasher = BlockHasher::new(config.hasher())?;
@@ -346,7 +351,7 @@ impl CacheManager {
         self.check_poison()?;
         let extra = ExtraKeys { epoch: self.tiers.device().epoch(), ..extra };
         let mut cursor = HashCursor::new(self.hasher.clone(), extra)?;
-        cursor.append(tokens);
+        self.pool().append_known(&mut cursor, tokens);
         Ok(cursor)
     }
 

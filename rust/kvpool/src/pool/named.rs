@@ -64,7 +64,7 @@ impl BlockPool {
     #[inline]
     pub fn find_named_run(&self, hashes: &[BlockHash], group: u16, out: &mut Vec<BlockId>) {
         if group != HIDDEN {
-            self.index.find_run(&self.records, hashes, group, out);
+            self.index.find_run(&self.records, hashes, group, |_, _| true, out);
         }
     }
 

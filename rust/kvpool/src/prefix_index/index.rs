@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::interior::Interior;
+use super::known::{Known, equal_tokens};
 use super::rings::LOOKAHEAD;
 use super::table::{Home, Table};
 use crate::block::BlockId;
@@ -49,6 +50,8 @@ pub(crate) struct Index {
     /// The hashes of units inside of blocks. `None` if no group of the model allows hits that end
     /// inside a block.
     pub(super) interior: Option<Box<Interior>>,
+    /// The data with which prompts are matched by their tokens, if the index keeps them.
+    pub(super) known: Option<Box<Known>>,
 }
 
 impl Index {
@@ -72,6 +75,7 @@ impl Index {
             mixed: 0,
             torn: false,
             interior: None,
+            known: None,
         };
         index.grow_arrays(num_blocks)?;
         Ok(index)
@@ -83,6 +87,8 @@ impl Index {
         let mut table = self.table.prepare(num_blocks - 1)?;
         self.grow_arrays(num_blocks)?;
         self.interior.as_mut().map_or(Ok(()), |interior| interior.grow(num_blocks))?;
+        let (size, verify) = (self.block_size, self.verify);
+        self.known.as_mut().map_or(Ok(()), |known| known.grow(num_blocks, size, verify))?;
         table.rebuild(&self.table, |id| records.at(id).name());
         self.table = table;
         Ok(())
@@ -258,11 +264,15 @@ impl Index {
     }
 
     pub(super) fn verifies_link(&self, block: u32, link: &LinkRef<'_>) -> bool {
-        let block = block as usize;
-        if self.verify >= Verify::Fingerprint && link.fingerprint.as_ref() != self.fingerprints.get(block) {
+        if self.verify >= Verify::Fingerprint && !self.has_fingerprint(block, link.fingerprint.as_ref()) {
             return false;
         }
-        self.verify < Verify::Tokens || link.tokens == self.block_tokens(block)
+        self.verify < Verify::Tokens || link.tokens == self.block_tokens(block as usize)
+    }
+
+    #[inline(always)]
+    fn has_fingerprint(&self, block: u32, fingerprint: Option<&Fingerprint>) -> bool {
+        fingerprint == self.fingerprints.get(block as usize)
     }
 
     pub(crate) fn holds(&self, records: &Records, block: BlockId, content: &LinkRef<'_>) -> bool {
@@ -272,7 +282,7 @@ impl Index {
             && self.verifies_link(block.get(), content)
     }
 
-    fn block_tokens(&self, block: usize) -> Option<&[u32]> {
+    pub(super) fn block_tokens(&self, block: usize) -> Option<&[u32]> {
         self.tokens.get(block * self.block_size..(block + 1) * self.block_size)
     }
 
@@ -347,22 +357,26 @@ impl Index {
     /// guess, the function reads only the record of the guessed block, which it has to read in any
     /// case. If a guess fails, the function reads the hash table for several hashes together, so that
     /// these reads overlap. The first guess may use the last two blocks that are already in `out`.
+    ///
+    /// `is_content` checks that a block has the content of the hash at this position of `hashes`.
+    /// Returns whether the call stopped because a block has the hash and another content.
     #[inline]
     pub(crate) fn find_run(
         &self,
         records: &Records,
         hashes: &[BlockHash],
         group: u16,
+        is_content: impl Fn(u32, usize) -> bool,
         out: &mut Vec<BlockId>,
-    ) {
+    ) -> bool {
         let (first, mut homes) = (out.len(), [Home::default(); LOOKAHEAD]);
         loop {
             if let [.., before, last] = out[..] {
                 let (last, step) = (last.get(), last.get().wrapping_sub(before.get()));
-                let mut next = last;
-                let guessed = hashes[out.len() - first..].iter().take_while(|hash| {
+                let (mut next, found) = (last, out.len() - first);
+                let guessed = (found..).zip(&hashes[found..]).take_while(|&(at, hash)| {
                     next = next.wrapping_add(step);
-                    records.at(next).leads_to(Name { hash, group })
+                    records.at(next).leads_to(Name { hash, group }) && is_content(next, at)
                 });
                 let guessed = 1..guessed.count() as u32 + 1; // no more than blocks
                 out.extend(guessed.map(|nth| BlockId::new(last.wrapping_add(step.wrapping_mul(nth)))));
@@ -370,7 +384,8 @@ impl Index {
             // Without two blocks, no guess is possible. So the first read of the table is for two
             // hashes only.
             let asked = if out.len() < 2 { 2 } else { LOOKAHEAD };
-            let Some(hashes) = hashes[out.len() - first..].chunks(asked).next() else { return };
+            let found = out.len() - first;
+            let Some(hashes) = hashes[found..].chunks(asked).next() else { return false };
             self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
             let (mut guesses, mut read) = ([0; LOOKAHEAD], 0);
             for (guess, &home) in guesses.iter_mut().zip(&homes).take(hashes.len()) {
@@ -378,17 +393,51 @@ impl Index {
                 read ^= records.at(*guess).flags;
             }
             std::hint::black_box(read);
-            for (hash, &guess) in hashes.iter().zip(&guesses) {
+            for (at, (hash, &guess)) in (found..).zip(hashes.iter().zip(&guesses)) {
                 let name = Name { hash, group };
-                if records.at(guess).leads_to(name) {
+                if records.at(guess).leads_to(name) && is_content(guess, at) {
                     out.push(BlockId::new(guess));
                     continue;
                 }
-                let found = self.head_of_name(records, name);
-                let Some(found) = found.filter(|found| records.at(found.get()).is_computed()) else { return };
-                out.push(found);
+                let Some(head) = self.head_of_name(records, name) else { return false };
+                if !is_content(head.get(), at) {
+                    return true;
+                }
+                if !records.at(head.get()).is_computed() {
+                    return false;
+                }
+                out.push(head);
             }
         }
+    }
+
+    /// Finds the computed blocks of `chain` from position `start` on, at most `most`, like
+    /// [`Self::find_run`], and verifies them as the index is configured.
+    pub(crate) fn find_chain(
+        &self,
+        records: &Records,
+        chain: &HashChain,
+        start: usize,
+        most: usize,
+        out: &mut Vec<BlockId>,
+    ) -> bool {
+        let hashes = chain.hashes().get(start..).unwrap_or(&[]);
+        let hashes = &hashes[..most.min(hashes.len())];
+        if self.verify == Verify::None {
+            return self.find_run(records, hashes, 0, |_, _| true, out);
+        }
+        let fingerprints = chain.fingerprints().get(start..).unwrap_or(&[]);
+        if self.verify == Verify::Fingerprint {
+            let is_content = |block: u32, at: usize| self.has_fingerprint(block, fingerprints.get(at));
+            return self.find_run(records, hashes, 0, is_content, out);
+        }
+        let is_content = |block: u32, at: usize| {
+            let tokens = chain.block_tokens(start + at);
+            let kept = self.block_tokens(block as usize);
+            self.has_fingerprint(block, fingerprints.get(at))
+                && tokens.zip(kept).is_some_and(|(tokens, kept)| equal_tokens(tokens, kept))
+        };
+        self.find_run(records, hashes, 0, is_content, out)
     }
 
     /// Returns the computed block with the content of the chain's block at `position`, if there is one.

@@ -30,6 +30,7 @@
 
 mod index;
 mod interior;
+mod known;
 mod named;
 mod rings;
 pub(crate) mod table;
@@ -40,6 +41,7 @@ use crate::free_list::{check_id, check_num_blocks};
 use crate::hash::{BlockHash, HashAlgorithm, HashChain, Verify};
 use crate::record::{ByBlock, Record, blank};
 pub(crate) use index::{Index, Visibility};
+pub(crate) use known::Matching;
 
 /// The result of [`PrefixIndex::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,6 +30,9 @@ impl Index {
         depth: impl Fn(usize) -> u32,
     ) -> usize {
         let done = self.enter_run(records, blocks, hashes, (group, COMPUTED), &depth);
+        if let Some(known) = &mut self.known {
+            blocks[..done].iter().for_each(|&block| known.forget(block));
+        }
         if self.keeps_parents() {
             for (at, (&block, &hash)) in blocks[..done].iter().zip(hashes).enumerate() {
                 self.note_more(block, &Self::link(hash, depth(at), None));

@@ -125,6 +125,9 @@ impl Index {
         if self.verify > Verify::None || self.keeps_parents() {
             self.note_more(block, link);
         }
+        if let Some(known) = &mut self.known {
+            known.forget(block);
+        }
         Inserted::Registered
     }
 

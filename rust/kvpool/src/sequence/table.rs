@@ -315,7 +315,8 @@ impl Table {
             self.published += known;
             let rest = &rest[known..];
             let new = rest.iter().position(|&block| pool.is_registered(block)).unwrap_or(rest.len());
-            let registered = pool.register(&rest[..new], cursor.chain(), self.published)?;
+            let before = self.published.checked_sub(1).map(|last| self.blocks[last]);
+            let registered = pool.register_after(before, &rest[..new], cursor.chain(), self.published)?;
             pool.mark_computed(&rest[..registered.blocks])?;
             self.published += registered.blocks;
             count += registered.blocks;
