@@ -58,6 +58,19 @@ const fn lcm(a: usize, b: usize) -> usize {
     a / x * b
 }
 
+/// Checks that the pool returns the hash chain of a prompt that [`HashCursor::append`] computes.
+///
+/// # Errors
+/// The chains differ.
+pub(crate) fn check_known(manager: &CacheManager, cursor: &HashCursor) -> Result<(), Failure> {
+    let wrong = |error: kvpool::hash::HashError| Failure::new("matched by tokens", error.to_string());
+    let mut known = HashCursor::new(cursor.hasher().clone(), cursor.extra().clone()).map_err(wrong)?;
+    let tokens: Vec<_> = (0..).map_while(|at| cursor.token_at(at)).collect();
+    manager.pool().append_known(&mut known, &tokens);
+    same("chain matched by tokens", &known.chain(), &cursor.chain())?;
+    same("tokens matched", &known.tail(), &cursor.tail())
+}
+
 /// Tries every length. Compares the results with the number of tokens that each group reports, and with
 /// the hit that the admission reports.
 ///

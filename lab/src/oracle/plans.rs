@@ -56,6 +56,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
     same("outcome of fit", &fit.is_ok(), &is_sound)?;
     let Ok(fit) = fit else { return Ok(None) };
     super::hits::check(world, &cursor, &prompt.chain, part, &fit)?;
+    super::hits::check_known(manager, &cursor)?;
     if let Some(model) = &world.model {
         let (size, all) = (world.setting.block_size, tokens(&prompt.chain, &world.prompts));
         let (cached, fitting) = model.manager().fit(&all, &[], part);

@@ -86,6 +86,9 @@ enum Method {
     /// The hash of a block is the one recorded for its last token.
     #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
+    /// SHA-256, of which these bits of the first eight bytes remain.
+    #[cfg(feature = "recorded")]
+    Truncated(u64),
 }
 
 /// Hashes blocks. Immutable, shared by all sequences of a pool, and cheap to clone.
@@ -136,6 +139,18 @@ impl BlockHasher {
         HasherConfig { block_size: config.block_size, ..HasherConfig::default() }.check()?;
         let fingerprinter = (config.verify >= Verify::Fingerprint).then(|| Fingerprinter::new(&config));
         Ok(Self { config, method: Method::Recorded(hashes), fingerprinter })
+    }
+
+    /// Makes a hasher whose SHA-256 digests keep their first `bits` bits, at most 64, and end in zeros, so
+    /// that many prompts have the same digest. Fingerprints are whole. Only for tests of collisions.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    #[cfg(feature = "recorded")]
+    pub fn truncated(config: HasherConfig, bits: u32) -> Result<Self, HashError> {
+        let kept = u64::MAX.checked_shl(64_u32.saturating_sub(bits)).unwrap_or(0);
+        let hasher = Self::new(HasherConfig { algorithm: HashAlgorithm::Sha256, ..config })?;
+        Ok(Self { method: Method::Truncated(kept), ..hasher })
     }
 
     /// The configuration.
@@ -430,6 +445,8 @@ impl Method {
             Self::Vllm { .. } => sha256(message),
             #[cfg(feature = "recorded")]
             Self::Recorded(_) => sha256(message),
+            #[cfg(feature = "recorded")]
+            Self::Truncated(kept) => BlockHash::from_key(sha256(message).key() & kept),
             #[cfg(feature = "blake3")]
             Self::Blake3 => BlockHash::from_bytes(*blake3::hash(message).as_bytes()),
             #[cfg(feature = "blake3")]

@@ -201,6 +201,7 @@ impl Replay {
             seed: config.seed.clone(),
             eviction: config.eviction,
             watermark: config.watermark,
+            keep_tokens: false, // prompts are hashed on other threads
             ..ManagerConfig::default()
         }
     }

@@ -8,6 +8,7 @@ mod custom_policy;
 mod defects;
 mod engine_calls;
 mod groups;
+mod known;
 mod manager_retention;
 mod named;
 mod partial_hits;
