@@ -54,7 +54,7 @@ use kvpool::{
 
 use crate::ranks::Ranks;
 
-/// What the evictor stores of a block: its content, its parent and its number of children.
+/// The data that the evictor stores of a block: its content, its parent and its number of children.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     key: u64,

@@ -3,8 +3,8 @@
 //!
 //! A hit can end only at a position where every group has the blocks that it needs. Therefore blocks of
 //! windows and states that no hit can use are not indexed. Hits are expected to end at *boundaries*:
-//! - at regular intervals (vLLM's `prefix_cache_retention_interval`; `None` means every position at
-//!   which a hit can end, and 0 means none),
+//! - at regular intervals: vLLM's `prefix_cache_retention_interval`, for which `None` means every
+//!   position at which a hit can end, and 0 means none,
 //! - at the end of the prompt ([`replays`]),
 //! - at the *junction*, the position at which this request diverged from an earlier one.
 //!

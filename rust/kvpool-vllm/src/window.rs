@@ -18,9 +18,9 @@ pub struct Window {
     pub end: usize,
 }
 
-/// Finds the last `need` consecutive cached blocks in `0..len` whose end is allowed. If there are none,
-/// returns the largest number of cached blocks from block 0 on whose end is allowed. These need no
-/// blocks before them.
+/// Finds the last `need` consecutive cached blocks in `0..len` whose end is allowed. Otherwise returns
+/// the largest number of cached blocks from block 0 on whose end is allowed. These need no blocks
+/// before them.
 ///
 /// `may_end(end)` returns whether a hit may end before block `end`. `cached(i)` is called once per
 /// block, and again for the first `need` blocks.

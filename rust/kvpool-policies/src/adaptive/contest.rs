@@ -27,7 +27,7 @@ const RATE: usize = 8;
 /// Smallest number of entries of a shadow. A pool with fewer blocks has one entry per block.
 const ENTRIES: usize = 1024;
 
-/// The shadows of all modes. There are none until [`Self::grow`] is called.
+/// The shadows of all modes. They are made by [`Self::grow`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contest {
     /// The shadow of each mode, in the order of [`Mode::ALL`].

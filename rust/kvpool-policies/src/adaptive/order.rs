@@ -2,7 +2,7 @@
 //! active mode can weigh them at each eviction.
 //!
 //! It has one list per class of uses, and for each block its stamp and its uses (`mode` defines these).
-//! The same type orders the blocks of a pool and the entries of a shadow.
+//! A shadow has an order of its own, for its entries.
 //!
 //! Invariant: a block in the order is on the list of its class.
 //!

@@ -39,10 +39,10 @@ const SHARE: (usize, usize) = (7, 8);
 /// A threshold (the number of ghosts in a pool of 64 k blocks) and a largest factor. A pool with fewer
 /// ghosts than the threshold gets the geometric mean of its own number and the threshold, but at most
 /// its own number times the factor.
-///
-/// Both constants were chosen on the traces on which the policy is tuned. Giving pools of up to 16 k
-/// blocks the factor 4, and all larger ones 57,344 ghosts, was worse where LRU is best, in caches of at
+/// Both constants were chosen on the traces on which the policy is tuned. A factor of 4 in pools of up
+/// to 16 k blocks, with 57,344 ghosts in all larger pools, was worse where LRU is best: in caches of at
 /// least a fifth of a workload. Thresholds of 28,672 or 40,960 were worse where loops and scans return
+/// late.
 /// late.
 const SMALL_POOL: (usize, usize) = (57_344, 4);
 
@@ -68,7 +68,7 @@ const CLASS: u32 = 10;
 const NEIGHBOUR: u32 = 2;
 const _: () = assert!(CLASSES < (1 << CLASS) && CLASS + (EVERY - 1) * NEIGHBOUR <= 16);
 
-/// Returns the mark of a neighbour in a ghost, 1 to 3. A mark of 0 means that there is no neighbour.
+/// Returns the mark of a neighbour in a ghost, 1 to 3. A mark of 0 means no neighbour.
 const fn small_mark(key: u64) -> u16 {
     (key % 3) as u16 + 1
 }
@@ -168,9 +168,8 @@ impl Memory {
     fn replace(&mut self, key: u64, what: u16, stamp: u32, now: u32) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let ghosts = self.ghosts.get_mut(bucket)?;
-        // A new ghost replaces an older ghost of the same content. If there is none, it takes an empty
-        // slot. If all slots are used, it replaces the oldest ghost. Among equals, it takes the first
-        // slot.
+        // A new ghost replaces an older ghost of the same content, or else takes an empty slot. If all
+        // slots are used, it replaces the oldest ghost. Among equals, it takes the first slot.
         let rank = |ghost: &Ghost| match ghost {
             Ghost { what: GAP, .. } => FREE,
             ghost if ghost.mark == mark => SAME,

@@ -12,7 +12,7 @@ use crate::block_lists::Members;
 use kvpool::parts::{Link, Links, try_reserve};
 use kvpool::{BlockId, PoolError};
 
-/// What the policy stores of a block, apart from its links.
+/// The data that the policy stores of a block, apart from its links.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     /// The time of the last release, in ticks. For a block in use, the time of the last use.

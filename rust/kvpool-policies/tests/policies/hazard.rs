@@ -81,7 +81,8 @@ impl Pair {
         assert_eq!(outlook, self.model.outlook(block));
     }
 
-    /// Returns a block for a new content, if necessary that of a victim. It is none of `held`.
+    /// Returns a block for a new content, if necessary that of a victim. A block in `held` is never
+    /// returned.
     fn room(&mut self, held: &[BlockId]) -> BlockId {
         let free = |&at: &usize| self.contents[at].is_none() && !held.contains(&id(at as u32));
         if let Some(free) = (1..self.contents.len()).find(free) {

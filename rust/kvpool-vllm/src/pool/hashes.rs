@@ -175,7 +175,7 @@ impl Pool {
         key.name(self.digest_len)
     }
 
-    /// Stores, for a hash that is now in the core, how many tokens it covers. `None` means unknown.
+    /// Stores how many tokens a hash that is now in the core covers. `None` means unknown.
     #[inline]
     pub(crate) fn mark(&mut self, block: u32, num_tokens: Option<u32>) {
         if let Some(mark) = self.marks.get_mut(block as usize) {
@@ -287,7 +287,7 @@ impl Pool {
         self.settle(block)
     }
 
-    /// Like [`Self::remove_hashes_into`], for a block whose hash is in the overlay. The block's
+    /// Like [`Self::remove_hashes_into`]. The hash of the block must be in the overlay. The block's
     /// registration in the core does not change.
     pub(crate) fn remove_irregular(&mut self, block: u32, removed: &mut Option<&mut Vec<Removed>>) {
         if let Some(Hash { key, .. }) = self.overlay.hashes.remove(&block) {

@@ -4,8 +4,8 @@
 //! be at most [`kvpool::Name::MAX_GROUP`], and it must be the hash of each of its blocks. The overlay
 //! contains all other keys, with all their blocks:
 //!
-//! - further keys of a block, for prefixes that end inside of it,
-//! - keys with digests of another length, or with larger groups,
+//! - further keys of a block, which identify prefixes that end inside of it.
+//! - keys with digests of another length, or with larger groups.
 //! - keys that vLLM writes directly, as a hash without an entry in the index or the reverse.
 //!
 //! A key is regular for all of its blocks or for none. Once a key is in the overlay, it remains there

@@ -8,17 +8,17 @@ use kvpool::{Candidate, Content};
 
 #[derive(Clone, Debug)]
 enum Call {
-    /// A block in use gets a new content.
+    /// Gives a block in use a new content.
     Registered {
         block: usize,
         parent: Option<usize>,
     },
-    /// A block in use gets another parent.
+    /// Gives a block in use another parent.
     Relink(usize, usize),
-    /// A lookup acquires a block, its parent, the parent's parent and so on.
+    /// Acquires a block, its parent, the parent's parent and so on, as a lookup does.
     HitPrefix(usize),
     Hit(usize),
-    /// All blocks in use, or some of them, lose their references.
+    /// Removes the references of some or all blocks in use.
     Release {
         blocks: Vec<usize>,
         deeper: Vec<u32>,

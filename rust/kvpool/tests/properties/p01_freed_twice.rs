@@ -10,8 +10,6 @@
 
 use super::*;
 
-/// In vllm#42571 and dynamo#13398, `free([b, b])` of a block with two references added `b` to the list
-/// twice, or counted it twice and linked it once. So the count and the list differed.
 #[test]
 fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
     // Makes every release of up to five ids of three blocks that have 1, 2 and 3 references. The blocks

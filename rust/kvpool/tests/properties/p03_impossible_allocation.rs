@@ -9,8 +9,6 @@
 
 use super::*;
 
-/// In ascend#14283 and lmcache#987, an allocation of 0, of a negative number or of too many blocks
-/// changed the counts.
 #[test]
 fn property_03_an_impossible_allocation_changes_nothing() {
     for cached in 0..=2 {

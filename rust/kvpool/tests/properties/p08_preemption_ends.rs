@@ -63,8 +63,8 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
         engine.check();
     }
     engine.check();
-    // The loop stopped as soon as enough blocks were pending: without the last preemption, there were
-    // too few.
+    // The scheduler has not preempted too many requests: without the last preemption, there would be
+    // too few blocks.
     let blocks_of = |survivors: usize| match (shared, survivors) {
         (_, 0) => 0,
         (true, n) if size > 1 => 1 + n * (size - 1),

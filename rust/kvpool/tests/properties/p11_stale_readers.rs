@@ -36,7 +36,7 @@ proptest! {
         let (mut plan, mut seen) = (engine.manager.plan_step(), looked_at(&engine));
         let mut next = extra.into_iter();
         play(&mut engine, &calls, |engine| {
-            // A call that the engine itself does not make.
+            // Some calls come from outside of the engine, such as the removal of a cached block.
             match next.next() {
                 Some((0, _, block)) => {
                     let block = BlockId::new(block.min(engine.memory.len() - 1) as u32);

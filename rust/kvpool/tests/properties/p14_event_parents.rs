@@ -112,8 +112,8 @@ fn property_14_an_absent_parent_is_named_and_detected() {
                 assert_eq!(take(tiers.take_events(1).unwrap().events), 2);
             }
             "window" => {
-                // The window is the smallest possible. So no token of the parent is needed, and another
-                // request takes its block.
+                // The window is as small as possible, so no later token reads the parent's block. Another
+                // request takes it.
                 let config = ManagerConfig { num_blocks: 5, block_size: B, ..Default::default() };
                 let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
                 let prompt = |tokens: &[u32]| {

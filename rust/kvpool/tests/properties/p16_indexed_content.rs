@@ -9,8 +9,6 @@
 use super::histories::*;
 use super::*;
 
-/// In vllm#49377, after drafts had been rejected, blocks were indexed under hashes of tokens that were
-/// never written to them.
 #[test]
 fn property_16_a_rejected_draft_is_never_indexed() {
     let mut pool = pool(8);

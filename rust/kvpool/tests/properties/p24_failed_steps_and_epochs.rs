@@ -10,8 +10,6 @@
 
 use super::*;
 
-/// In trtllm#15018 and lmdeploy#4917, other requests found the blocks of a failed step or of an aborted
-/// request.
 #[test]
 fn property_24_a_failed_step_is_never_matchable() {
     let prompt = [1, 2, 3, 4, 5, 6, 7];
