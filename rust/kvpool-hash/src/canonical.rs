@@ -87,7 +87,6 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// The number of bytes of the buffer on the stack.
     pub(super) const INLINE: usize = 512;
 
     pub(super) fn new() -> Self {
@@ -159,12 +158,10 @@ impl<'a> BlockMessage<'a> {
         Self { buffer, len, content }
     }
 
-    /// Computes the SHA-256 of the message.
     pub(super) fn sha256(&mut self) -> BlockHash {
         sha256_in_place(self.buffer, self.len)
     }
 
-    /// The encoded message, without the room for padding.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
@@ -182,7 +179,6 @@ impl<'a> BlockMessage<'a> {
 /// of each block are written with wide stores. A hash function reads with wide loads, which would have
 /// to wait for several narrow stores.
 pub(super) struct TextMessage<'a> {
-    /// The message, followed by the padding of SHA-256.
     buffer: &'a mut [u8],
     len: usize,
     content: usize,
@@ -216,13 +212,11 @@ impl<'a> TextMessage<'a> {
         put_tokens(&mut self.buffer[self.content + 4..self.len - 1], tokens);
     }
 
-    /// Returns the SHA-256 of the message.
     #[inline]
     pub(super) fn sha256(&self) -> BlockHash {
         sha256_padded(self.buffer, self.len)
     }
 
-    /// Returns the message.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]

@@ -86,7 +86,6 @@ pub(super) struct Cbor<'a> {
 }
 
 impl<'a> Cbor<'a> {
-    /// Makes a writer that appends to `out`.
     pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out }
     }

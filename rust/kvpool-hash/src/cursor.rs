@@ -183,7 +183,6 @@ impl HashCursor {
         self.chain.len() - before
     }
 
-    /// Hashes whole blocks and appends them to the chain.
     fn hash(&mut self, blocks: &[u32]) {
         let Seed { extra, items, root } = &*self.seed;
         let state = self.chain.last_state().unwrap_or(*root);
@@ -223,7 +222,6 @@ impl HashCursor {
         Ok(())
     }
 
-    /// Removes the items whose first token is in the range `gone`.
     #[cold]
     fn drop_items(&mut self, gone: Range<u64>) {
         Arc::make_mut(&mut self.seed).edit_items(|items| items.retain(|item| !gone.contains(&item.offset)));

@@ -136,7 +136,6 @@ impl MultimodalItem {
         self.offset.wrapping_sub(block_start).cast_signed()
     }
 
-    /// The position after the last token of the item.
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
@@ -176,7 +175,6 @@ impl ItemIndex {
         Self { order: order.into_iter().map(|i| i as u32).collect(), max_end }
     }
 
-    /// Whether the sequence has no items.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()

@@ -54,7 +54,6 @@ impl Fingerprinter {
         Self { k0, k1 }
     }
 
-    /// Computes the fingerprint of a message.
     pub(super) fn hash(&self, message: &[u8]) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_keys(self.k0, self.k1);
         hasher.write(message);

@@ -400,7 +400,6 @@ impl Method {
         }
     }
 
-    /// Returns the digest of a block without multimodal items. `message` is its native encoding.
     #[inline]
     fn text_block(&self, message: &TextMessage<'_>) -> BlockHash {
         if matches!(self, Self::Sha256) {
@@ -409,7 +408,6 @@ impl Method {
         self.digest(message.bytes())
     }
 
-    /// Returns the digest of a block. `message` is its native encoding.
     #[inline]
     fn block(&self, message: &mut BlockMessage<'_>) -> BlockHash {
         if matches!(self, Self::Sha256) {
@@ -418,7 +416,6 @@ impl Method {
         self.digest(message.bytes())
     }
 
-    /// Returns the digest of an encoded message.
     #[inline]
     fn digest(&self, message: &[u8]) -> BlockHash {
         match self {

@@ -44,7 +44,6 @@ const BINUNICODE8: u8 = 0x8d;
 const BINGET: u8 = b'h';
 const LONG_BINGET: u8 = b'j';
 
-/// The longest encoding of a 32-bit token, in bytes.
 const MAX_TOKEN: usize = 7;
 
 /// The largest number of tokens that [`text_block`] accepts. With a parent of at most 32 bytes, such a
@@ -127,7 +126,6 @@ impl<'a> Pickler<'a> {
         Self { out, frame: None, framing: true, memo_len: 0, memo: HashMap::new() }
     }
 
-    /// Writes the end of the pickle.
     pub(super) fn finish(mut self) {
         self.write(&[STOP]);
         self.commit_frame();
@@ -160,7 +158,6 @@ impl<'a> Pickler<'a> {
         }
     }
 
-    /// Assigns the next memo number to the object that was just written.
     fn memoize(&mut self, object: Option<ObjectId>) {
         if let Some(object) = object {
             self.memo.insert(object, self.memo_len);

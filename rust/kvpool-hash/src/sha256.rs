@@ -30,7 +30,6 @@ fn has_sha_instructions() -> bool {
     return false;
 }
 
-/// SHA-256 of `message`.
 #[inline]
 pub(super) fn sha256(message: &[u8]) -> BlockHash {
     if !has_sha_instructions() {

@@ -13,7 +13,6 @@ fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<Bl
     Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
 }
 
-/// The algorithms whose digests this build can compute.
 fn compiled_in() -> impl Iterator<Item = HashAlgorithm> {
     HashAlgorithm::ALL.iter().copied().filter(|algorithm| algorithm.is_compiled_in())
 }

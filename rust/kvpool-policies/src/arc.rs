@@ -31,7 +31,6 @@ use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 const ONCE: usize = 0;
 /// Number of the list T2, and of the queue B2 of its ghosts.
 const AGAIN: usize = 1;
-/// Number of fractional bits of the target size.
 const BITS: u32 = 32;
 
 /// The ARC policy (adaptive replacement cache).
@@ -54,7 +53,6 @@ const BITS: u32 = 32;
 #[derive(Clone, Debug)]
 pub struct AdaptiveReplacement {
     lists: BlockLists,
-    /// For each block, whether it belongs to T2.
     again: Vec<bool>,
     /// Number of blocks that belong to T2, including blocks that cannot be evicted now.
     in_t2: usize,

@@ -96,12 +96,10 @@ impl Node {
         Content { key: self.key, depth: self.depth }
     }
 
-    /// Marks the block as in use, no longer idle.
     const fn end_wait(&mut self) {
         self.flags &= !(Self::IDLE | Self::COUNTED);
     }
 
-    /// Removes the content of the block and all data about it.
     fn end_content(&mut self) {
         *self = Self { generation: self.generation.wrapping_add(1), ..Self::default() };
     }

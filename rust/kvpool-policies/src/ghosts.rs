@@ -46,9 +46,7 @@ pub struct Ghosts {
     /// The queues, as linked lists of ghosts. A ghost is a number from 1 to the capacity.
     queues: BlockLists,
     num_queues: usize,
-    /// The key of each ghost.
     keys: Vec<u64>,
-    /// The hash table that finds a ghost by its key.
     slots: Slots,
     capacity: usize,
 }

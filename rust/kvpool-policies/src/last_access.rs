@@ -55,7 +55,6 @@ type Key = (Time, Reverse<u32>, BlockId);
 #[derive(Clone, Debug)]
 pub struct LastAccessEvictor {
     order: BTreeSet<Key>,
-    /// The last access time of each block.
     times: Vec<f64>,
     depths: Vec<Option<u32>>,
 }

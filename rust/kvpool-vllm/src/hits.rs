@@ -114,7 +114,6 @@ impl Hits {
     }
 }
 
-/// The arguments of one lookup.
 struct Asked<'a, D> {
     hits: &'a Hits,
     digests: &'a D,

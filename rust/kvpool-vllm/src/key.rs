@@ -9,7 +9,6 @@ use serde::{Serialize, Serializer};
 
 use crate::error::VllmError;
 
-/// Number of bytes in a group number.
 const GROUP: usize = 4;
 /// Largest number of bytes in a key. Digests of vLLM's hash functions have 16 or 32 bytes.
 const MAX: usize = 39;

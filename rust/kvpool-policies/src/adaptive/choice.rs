@@ -29,9 +29,7 @@ use super::mode::Mode;
 use kvpool::InvariantViolation;
 use kvpool::parts::ensure;
 
-/// The number of modes.
 pub(super) const MODES: usize = Mode::ALL.len();
-/// Fractional bits.
 const BITS: u32 = 8;
 /// The short and the long horizon, in chunks: 4 and 32 capacities of references.
 const SHORT: i64 = 4 * Choice::CHUNKS;

@@ -32,7 +32,6 @@ const ENTRIES: usize = 1024;
 pub(super) struct Contest {
     /// The shadow of each mode, in the order of [`Mode::ALL`].
     shadows: Vec<Shadow>,
-    /// The number of entries of each shadow.
     entries: usize,
     /// One key in this number is sampled. It is a power of 2, or 0 before the first call of
     /// [`Self::grow`].
@@ -50,7 +49,6 @@ pub(super) struct Contest {
 }
 
 impl Contest {
-    /// The active mode.
     pub(super) const fn mode(&self) -> Mode {
         Mode::ALL[self.choice.mode()]
     }

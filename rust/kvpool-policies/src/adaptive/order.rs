@@ -40,7 +40,6 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Makes an empty order of capacity 0.
     pub(super) fn new(mode: Mode) -> Result<Self, PoolError> {
         let lists = BlockLists::new(LISTS, 0)?;
         Ok(Self {
@@ -70,12 +69,10 @@ impl Order {
         self.stamps.len().saturating_sub(1)
     }
 
-    /// The number of blocks that may be popped.
     pub(super) const fn len(&self) -> usize {
         self.lists.num_linked()
     }
 
-    /// The number of uses of the content of `block`.
     pub(super) fn uses(&self, block: BlockId) -> Option<u8> {
         self.uses.get(block.index()).map(|uses| uses.count)
     }

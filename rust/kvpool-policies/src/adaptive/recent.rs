@@ -36,7 +36,6 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// Makes an empty memory of capacity 0.
     pub(super) fn new() -> Self {
         Self { keys: vec![0], counts: Vec::new(), numbers: Slots::new(), entries: 0, next: 0 }
     }
@@ -51,7 +50,6 @@ impl Recent {
         (number as usize).checked_sub(1 + self.entries)
     }
 
-    /// Returns the index of the entry with `key`.
     pub(super) fn entry(&self, key: u64) -> Option<u32> {
         self.numbers.find(&self.keys, key).filter(|&number| self.place(number).is_none())
     }
@@ -143,7 +141,6 @@ impl Recent {
         self.counts.iter().filter(|&&count| count != 0).count()
     }
 
-    /// Whether the eviction of `key` is remembered.
     #[cfg(test)]
     fn contains(&self, key: u64) -> bool {
         self.numbers.find(&self.keys, key).is_some_and(|number| self.place(number).is_some())

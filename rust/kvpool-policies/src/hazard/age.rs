@@ -8,9 +8,7 @@
 //! A time has 32 bits and wraps around. An age is the difference of two times. It is correct for 8
 //! years, or 16 million capacities of admitted blocks.
 
-/// The number of bins of ages.
 pub(super) const BINS: usize = 28;
-/// The number of ticks per second.
 pub(super) const SECOND: u32 = 16;
 /// The number of ticks in the admission of as many blocks as the pool has.
 pub(super) const CAPACITY: u64 = 256;
@@ -21,7 +19,6 @@ const SECONDS: [u32; BINS] = [
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 
-/// Returns the start of a bin, in ticks.
 pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
@@ -59,7 +56,6 @@ const FIRST: [u8; 18] = {
     first
 };
 
-/// Returns the bin of an age.
 #[inline]
 pub(super) fn bin(age: u32) -> usize {
     let seconds = age / SECOND;

@@ -33,16 +33,13 @@ const SHARES: usize = 3;
 const OUTPUTS: usize = 4;
 const FINISHES: usize = 3;
 
-/// The number of combinations of uses and gap.
 const HISTORIES: usize = 1 + USES.len() * GAPS;
-/// The number of classes.
 pub(super) const CLASSES: usize = HISTORIES * SHARES * OUTPUTS * FINISHES;
 
 /// The number of families of classes. The classes of a family differ only in the output and the finish
 /// of the request.
 pub(super) const FAMILIES: usize = HISTORIES * SHARES;
 
-/// Returns the family that a class belongs to.
 pub(super) const fn family(class: usize) -> usize {
     class / (HISTORIES * OUTPUTS * FINISHES) * HISTORIES + class % HISTORIES
 }
@@ -61,7 +58,6 @@ pub(super) struct History {
 }
 
 impl History {
-    /// The history of a content that was used once.
     pub(super) const NEW: Self = Self { uses: 1, gap: NO_GAP };
 
     /// Returns the history after another use, `age` ticks after the last one.

@@ -36,19 +36,16 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The present time, in ticks.
     #[inline]
     pub(super) const fn now(self) -> u32 {
         self.now
     }
 
-    /// Returns the time since `stamp`, in ticks.
     #[inline]
     pub(super) const fn age(self, stamp: u32) -> u32 {
         self.now.wrapping_sub(stamp)
     }
 
-    /// Whether the clock uses the caller's times.
     pub(super) const fn uses_callers_clock(self) -> bool {
         matches!(self.source, Source::Caller(_))
     }

@@ -32,17 +32,16 @@ use kvpool::{Content, PoolError};
 pub(super) const EVERY: u32 = 4;
 /// The number of ghosts that are collected before they are stored.
 const BATCH: usize = 16;
-/// The number of ghosts per bucket.
 const WAYS: usize = 8;
 /// The number of ghosts per block of the pool, as a fraction.
 const SHARE: (usize, usize) = (7, 8);
 /// A threshold (the number of ghosts in a pool of 64 k blocks) and a largest factor. A pool with fewer
 /// ghosts than the threshold gets the geometric mean of its own number and the threshold, but at most
 /// its own number times the factor.
+///
 /// Both constants were chosen on the traces on which the policy is tuned. A factor of 4 in pools of up
 /// to 16 k blocks, with 57,344 ghosts in all larger pools, was worse where LRU is best: in caches of at
 /// least a fifth of a workload. Thresholds of 28,672 or 40,960 were worse where loops and scans return
-/// late.
 /// late.
 const SMALL_POOL: (usize, usize) = (57_344, 4);
 
@@ -184,7 +183,6 @@ impl Memory {
         (victim_rank < FREE).then_some(before)
     }
 
-    /// The largest number of ghosts.
     pub(super) fn len(&self) -> usize {
         self.ghosts.len() * WAYS
     }
@@ -195,7 +193,6 @@ impl Memory {
         places.map(|place| self.ghosts[place / WAYS][place % WAYS]).filter(|ghost| ghost.what != GAP)
     }
 
-    /// Removes all ghosts. O(ghosts).
     pub(super) fn clear(&mut self) {
         self.ghosts.fill([NO_GHOST; WAYS]);
         (self.neighbours, self.num_waiting) = ((0, 0), 0);
@@ -243,7 +240,6 @@ mod tests {
         made_room
     }
 
-    /// Returns the content of the first block of a chain.
     fn head(key: u64) -> Content {
         Content { key, depth: 0 }
     }

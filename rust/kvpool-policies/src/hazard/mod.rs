@@ -180,7 +180,6 @@ impl Hazard {
         self.lists.members.get(block).copied()
     }
 
-    /// Sets the state of `block`, which is on no list.
     #[inline]
     fn set(&mut self, block: BlockId, state: State) {
         if let Some(before) = self.lists.members.get_mut(block) {
@@ -221,7 +220,6 @@ impl Hazard {
         self.lists.push_back(state.class.into(), block);
     }
 
-    /// Stores the collected ghosts in the memory.
     fn settle(&mut self) {
         let Self { memory, table, clock, .. } = self;
         memory.settle(clock.now(), |lost| {
@@ -280,7 +278,6 @@ impl Hazard {
         ends.least(class).map(|(_, run)| run)
     }
 
-    /// Removes and returns the block with the lowest rank among all classes.
     #[inline(never)]
     fn pop_least(&mut self) -> Option<BlockId> {
         if self.ranked != self.clock.now() {

@@ -53,7 +53,6 @@ pub(super) struct Entry {
 pub(super) struct States(Vec<Entry>);
 
 impl States {
-    /// The number of blocks, including the null block.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
@@ -76,7 +75,6 @@ impl States {
         self.0.get_mut(block.index()).filter(|_| !block.is_null())
     }
 
-    /// Iterates over all states.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut State> {
         self.0.iter_mut().map(|entry| &mut entry.state)
     }

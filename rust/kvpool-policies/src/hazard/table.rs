@@ -61,7 +61,6 @@ pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
 
 type Bins<T> = [T; BINS];
 
-/// The counts of a class, by bin of ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     events: Bins<u32>,
@@ -96,13 +95,11 @@ impl Counts {
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// The counts of each class.
     counts: Vec<Counts>,
     /// One bit per class, which is set if the class may have counts.
     seen: Classes,
     /// The number of samples of waiting blocks, at most [`LATEST`].
     samples: u32,
-    /// The hazards of each family.
     hazards: Vec<Bins<u32>>,
     /// One bit per family, which is set if more than one of its classes has counts.
     divided: u64,
@@ -184,7 +181,6 @@ impl Table {
         *count = count.saturating_add(one.saturating_mul(blocks));
     }
 
-    /// Halves all events and losses.
     pub(super) fn decay(&mut self) {
         for class in self.seen() {
             let Counts { events, lost, .. } = &mut self.counts[class];
@@ -248,7 +244,6 @@ impl Table {
         self.stale = [u64::MAX; _];
     }
 
-    /// Removes all counts.
     pub(super) fn clear(&mut self) {
         for class in self.seen() {
             self.counts[class] = NONE;

@@ -11,12 +11,10 @@
 
 use super::class::CLASSES;
 
-/// The number of classes in a group.
 const GROUP: usize = 32;
 const GROUPS: usize = CLASSES.div_ceil(GROUP);
 const _: () = assert!(GROUPS <= 32, "one bit per group");
 
-/// The rank of a class without blocks.
 const EMPTY: u64 = u64::MAX;
 
 /// The blocks at one end of a class that have the same stamp. After the first of them, the others are
@@ -143,7 +141,6 @@ impl Tails {
         (self.ranked[group] | self.changed[group]) >> class & 1 == 1
     }
 
-    /// Removes all ranks. No class has a block any more.
     pub(super) fn clear(&mut self) {
         *self.ranks = [[EMPTY; GROUP]; GROUPS];
         (self.lowest, self.ranked, self.changed) = ([EMPTY; GROUPS], [0; GROUPS], [0; GROUPS]);

@@ -47,13 +47,11 @@ impl Deadlines {
         self.places.get(block.index()).is_some_and(|&place| place != OUT)
     }
 
-    /// Returns the deadline of `block`. `None` if it has none.
     pub(super) fn of(&self, block: BlockId) -> Option<f64> {
         let (key, _) = *self.heap.get(self.place(block)?)?;
         Some(time_of(key))
     }
 
-    /// Returns the position of `block` in the heap. `None` if it is not there.
     fn place(&self, block: BlockId) -> Option<usize> {
         let place = *self.places.get(block.index())? as usize;
         self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
@@ -73,7 +71,6 @@ impl Deadlines {
         }
     }
 
-    /// Removes the deadline of `block`. Returns whether it had one.
     pub(super) fn end(&mut self, block: BlockId) -> bool {
         let Some(place) = self.place(block) else { return false };
         self.places[block.index()] = OUT;

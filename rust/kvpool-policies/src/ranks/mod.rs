@@ -102,7 +102,6 @@ fn check(config: &RetentionConfig, usable: usize) -> Result<(), PoolError> {
 pub(super) struct Ranks<P> {
     pub(super) policy: P,
     pub(super) has_retention: bool,
-    /// The retention of each block.
     entries: Vec<Entry>,
     lists: BlockLists,
     /// One bit per rank, which is set if blocks are on its list.
@@ -250,7 +249,6 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Like [`Self::hit`], for several blocks with valid contents.
     pub(super) fn hit_all(&mut self, blocks: &[BlockId], content: impl Fn(BlockId) -> Content) {
         if !self.has_retention {
             return self.policy.hit_all(blocks);

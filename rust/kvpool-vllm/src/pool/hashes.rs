@@ -23,7 +23,6 @@ pub(crate) const SHARED: u32 = 1 << 31;
 /// The entry in [`Pool::marks`] of a block whose hash covers an unknown number of tokens.
 pub(crate) const NO_TOKENS: u32 = SHARED - 1;
 
-/// The name of a content in the core: hash and group.
 type Named = (kvpool::BlockHash, u16);
 
 impl Pool {

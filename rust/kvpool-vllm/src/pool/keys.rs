@@ -32,7 +32,6 @@ impl Pool {
         self.overlay.copies(key).first().copied()
     }
 
-    /// Whether `block` has a hash.
     #[inline]
     pub(crate) fn is_hashed(&self, block: u32) -> bool {
         self.core.name_of(BlockId::new(block)).is_some()

@@ -204,13 +204,11 @@ impl Pool {
         self.core.state_digest()
     }
 
-    /// Number of blocks in the queue of free blocks.
     #[inline]
     pub(crate) fn queue_len(&self) -> usize {
         self.core.num_available()
     }
 
-    /// Whether `block` is in the queue of free blocks.
     pub(crate) fn is_queued(&self, block: u32) -> bool {
         block != 0 && (block as usize) < self.num_blocks && self.held(block) == 0
     }

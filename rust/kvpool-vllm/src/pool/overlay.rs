@@ -48,7 +48,6 @@ pub(crate) struct Overlay {
 }
 
 impl Overlay {
-    /// Whether the overlay has no entries.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.index.is_empty() && self.hashes.is_empty() && self.further.is_empty()

@@ -15,7 +15,6 @@ use crate::pool::hashes::NO_TOKENS;
 use crate::pool::history::Start;
 use crate::pool::{Pool, Removed};
 
-/// Number of digests that are looked up together.
 const LOOKUP: usize = 64;
 
 impl Pool {
