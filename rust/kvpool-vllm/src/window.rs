@@ -38,7 +38,7 @@ pub fn find_window(
     may_end: impl Fn(usize) -> bool,
 ) -> Window {
     let mut end = len;
-    // The blocks `known..end` are known to be cached.
+    // All blocks of `known..end` are cached.
     let mut known = end;
     while end >= need && need > 0 {
         if !may_end(end) {

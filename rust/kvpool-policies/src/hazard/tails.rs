@@ -99,8 +99,9 @@ impl Tails {
         self.run = None;
     }
 
-    /// Returns the block end with the lowest rank. Of equal ranks, that of the first class counts.
-    /// `least` returns the rank of a class, and the end of its list that has this rank.
+    /// Returns which end of which class (its oldest or its newest block) has the lowest rank. Of equal
+    /// ranks, that of the first class counts. `least` returns the rank of a class, and the end that has
+    /// this rank.
     #[inline]
     pub(super) fn next<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) -> Option<B> {
         let (group, class) = (self.first / GROUP, self.first % GROUP);

@@ -97,7 +97,7 @@ fn check(config: &RetentionConfig, usable: usize) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// The order of a policy, optionally with retention.
+/// The order of a policy, with the ranks of retention around it if the pool has retention.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks<P> {
     pub(super) policy: P,

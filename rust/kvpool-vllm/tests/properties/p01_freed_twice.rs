@@ -4,8 +4,8 @@
 //! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given
 //! it.
 //!
-//! Code that fails this property: first drops all counts, and then queues each id in the list whose
-//! count is 0.
+//! An implementation fails this property if it first drops all counts, and then queues each id in the
+//! list whose count is 0.
 
 use super::*;
 

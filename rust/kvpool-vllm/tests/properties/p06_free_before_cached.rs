@@ -4,7 +4,7 @@
 //! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached blocks, and the cache
 //! lost blocks without need.
 //!
-//! Code that fails this property: adds every freed block at the end of one queue.
+//! An implementation fails this property if it adds every freed block at the end of one queue.
 
 use super::*;
 

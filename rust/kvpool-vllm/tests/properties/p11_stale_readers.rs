@@ -5,8 +5,8 @@
 //! Bugs: mooncake#850, vllm#47021: the result of a lookup was used after its blocks had been given to
 //! another request.
 //!
-//! Code that fails this property: checks after reading whether the key still has the block. Meanwhile
-//! the key may have lost the block and got it back.
+//! An implementation fails this property if it checks after reading whether the key still has the
+//! block. Meanwhile the key may have lost the block and got it back.
 
 use std::cell::Cell;
 

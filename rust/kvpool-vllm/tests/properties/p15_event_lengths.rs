@@ -5,8 +5,8 @@
 //! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had
 //! different lengths.
 //!
-//! Code that fails this property: returns only the stored blocks, without their positions among all
-//! blocks.
+//! An implementation fails this property if it returns only the stored blocks, without their positions
+//! among all blocks.
 
 use super::*;
 

@@ -4,7 +4,7 @@
 //! Bugs: vllm#49125: the digest of the first tokens remained in the map, referred to a block with other
 //! tokens, and was removed once more later.
 //!
-//! Code that fails this property: overwrites the old hash with the new one.
+//! An implementation fails this property if it overwrites the old hash with the new one.
 
 use super::*;
 

@@ -37,8 +37,8 @@ const MOST: usize = 14;
 fn call() -> impl Strategy<Value = Call> {
     let block = || 1..MOST;
     prop_oneof![
-        // In most cases the parent is the neighbouring block, so that parents and children are cached
-        // together.
+        // In most cases the parent of a block is the block with the id before it, so that parents and
+        // children are often cached together.
         7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 =>
             block().prop_map(|b| Some(Some(b)))])
             .prop_map(|(block, parent)| Call::Registered {

@@ -143,7 +143,8 @@ impl World {
         tokens.collect()
     }
 
-    /// Checks that allocated blocks have no other holder, and removes their contents from the records.
+    /// Checks that no other holder has the newly allocated blocks. Their old contents are removed from
+    /// the test's own records.
     fn take(&mut self, blocks: &[BlockId]) {
         for (at, &block) in blocks.iter().enumerate() {
             assert!(block.get() > 0 && block.index() < self.pool.num_blocks(), "{block:?} is no block");

@@ -189,8 +189,8 @@ fn defect_12_a_swap_that_fits_is_not_refused() {
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// The source of a planned copy loses its last reference. In vLLM v0 it was then free, and a swap-in of
-/// the same step overwrote it.
+/// A planned copy still reads a block that has lost its last reference. In vLLM v0 this block was free,
+/// and a swap-in of the same step overwrote it.
 #[test]
 fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
     let mut manager = manager(2, 2, 4);

@@ -5,8 +5,8 @@
 //! In vllm#42571 and dynamo#13398, `free([b, b])` of a block with two references linked `b` once and
 //! counted it twice, or the reverse.
 //!
-//! Code fails this test if it drops references one by one, and then adds a block to the list for each
-//! of its occurrences with a count of 0.
+//! An implementation fails this test if it drops references one by one, and then adds a block to the
+//! list for each of its occurrences with a count of 0.
 
 use super::*;
 

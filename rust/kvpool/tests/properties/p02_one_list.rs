@@ -3,8 +3,8 @@
 //!
 //! In trtllm#14937, a block was free and cached at the same time.
 //!
-//! Code fails this test if a release decrements the count before it checks it, or if it limits the
-//! count to 0 and adds the block to a list again.
+//! An implementation fails this test if a release decrements the count before it checks it, or if it
+//! limits the count to 0 and adds the block to a list again.
 
 use super::*;
 

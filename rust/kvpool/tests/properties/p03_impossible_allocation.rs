@@ -4,8 +4,8 @@
 //! In ascend#14283 and lmcache#987, such an allocation took the available blocks, or made the counts
 //! negative.
 //!
-//! Code fails this test if it takes blocks until none is left and only then returns an error, or if it
-//! never compares a signed count with 0.
+//! An implementation fails this test if it takes blocks until none is left and only then returns an
+//! error, or if it never compares a signed count with 0.
 
 use super::*;
 

@@ -2,8 +2,8 @@
 //!
 //! In vllm#24228, a call that failed had already changed blocks, counters or keys.
 //!
-//! Code fails this test if one loop both checks elements and changes state. The invalid element may be
-//! the first, a middle or the last element.
+//! An implementation fails this test if one loop both checks elements and changes state. The invalid
+//! element may be the first, a middle or the last element.
 
 use super::*;
 

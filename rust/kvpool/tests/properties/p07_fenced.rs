@@ -4,8 +4,8 @@
 //! In vllm#45357 and tpu-inference#3449, a running step wrote to a block that had been allocated to
 //! another request.
 //!
-//! Code fails this test if a release ignores running steps, or if a fence only ends with its own step
-//! and not with a later one.
+//! An implementation fails this test if a release ignores running steps, or if a fence only ends with
+//! its own step and not with a later one.
 
 use super::*;
 

@@ -4,8 +4,8 @@
 //! In ascend#16315, a scheduler preempted all requests, or never stopped, because the blocks of a
 //! preempted request become available one step later.
 //!
-//! Code fails this test if a refusal reports the number of missing blocks, but not the number of fenced
-//! blocks.
+//! An implementation fails this test if a refusal reports the number of missing blocks, but not the
+//! number of fenced blocks.
 
 use super::histories::*;
 use super::*;

@@ -5,8 +5,8 @@
 //! In vllm#47728, a sliding window was trimmed up to the scheduled tokens. The running step, or the
 //! step after a roll-back, read blocks that had been allocated to other requests.
 //!
-//! Code fails this test if its window ends at the last token of the request, including drafts and
-//! scheduled tokens.
+//! An implementation fails this test if its window ends at the last token of the request, including
+//! drafts and scheduled tokens.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

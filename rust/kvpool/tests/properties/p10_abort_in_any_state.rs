@@ -5,8 +5,8 @@
 //! In vllm#46283, vllm#41269 and vllm#44100, an abort at certain times leaked blocks, or freed them
 //! twice.
 //!
-//! Code fails this test if a release only considers running requests, or if it handles a late message
-//! as a new one.
+//! An implementation fails this test if a release only considers running requests, or if it handles a
+//! late message as a new one.
 
 use super::*;
 

@@ -5,9 +5,9 @@
 //! In trtllm#3543, ascend#12002 and vllm#58119, events reported blocks as first blocks of a prompt, or
 //! with an unknown parent. Routers then built wrong prefix trees.
 //!
-//! Code fails this test if it uses the hash of the previous block in the table or in the call, because
-//! that block may be a hit, the null block, or missing. Code also fails if it reports no parent when
-//! another call stored the previous block.
+//! An implementation fails this test if it uses the hash of the previous block in the table or in the
+//! call, because that block may be a hit, the null block, or missing. It also fails if it reports no
+//! parent when another call stored the previous block.
 //!
 //! Events have no flag for a parent that cannot be matched. By property 13, the events so far give the
 //! hashes that can be matched, so any other parent cannot. Events never report a block as the first

@@ -3,8 +3,8 @@
 //!
 //! In vllm#49377, blocks were indexed under hashes of rejected drafts.
 //!
-//! Code fails this test if it hashes scheduled tokens instead of committed tokens, or if a truncation
-//! does not remove the digests of the removed tokens.
+//! An implementation fails this test if it hashes scheduled tokens instead of committed tokens, or if a
+//! truncation does not remove the digests of the removed tokens.
 
 use super::histories::*;
 use super::*;

@@ -5,8 +5,8 @@
 //! In kvcached#401 and nano#219, the entry of a hash contained only one block. It was removed with that
 //! block, or remained after the block got another content.
 //!
-//! Code fails this test if it maps each hash to one block, and the last copy overwrites or removes this
-//! entry.
+//! An implementation fails this test if it maps each hash to one block, and the last copy overwrites or
+//! removes this entry.
 
 use super::histories::*;
 use super::*;

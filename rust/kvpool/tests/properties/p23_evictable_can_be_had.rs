@@ -4,7 +4,7 @@
 //! In vllm#55461, mooncake#2286 and mooncake#3028, blocks with hints were counted as evictable, but
 //! were never evicted.
 //!
-//! Code fails this test if a pin forbids an eviction instead of delaying it.
+//! An implementation fails this test if a pin forbids an eviction instead of delaying it.
 //!
 //! `evictors/exact.rs` tests expired and random hints.
 

@@ -5,8 +5,8 @@
 //! In trtllm#15018, lmdeploy#4917 and NeMo-RL#4018, requests reused KV that was never written, or that
 //! was written with older weights.
 //!
-//! Code fails this test if it indexes blocks when they are allocated, or if it clears the index but
-//! lets running requests add their old blocks again.
+//! An implementation fails this test if it indexes blocks when they are allocated, or if it clears the
+//! index but lets running requests add their old blocks again.
 
 use super::*;
 

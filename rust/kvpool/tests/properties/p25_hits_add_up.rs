@@ -3,7 +3,8 @@
 //!
 //! In vllm#25780 and vllm#43736, each retry and each preemption counted the prompt and its hits again.
 //!
-//! Code fails this test if it counts in the lookup instead of in the admission that succeeds.
+//! An implementation fails this test if it counts in the lookup instead of in the admission that
+//! succeeds.
 
 use super::histories::*;
 use super::*;
