@@ -29,7 +29,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 const BLOCK_SIZE: usize = 3;
 
-/// The content of a token's slot. It depends on all tokens before it and on the weights.
+/// The simulated KV in a token's slot. It depends on all tokens before it and on the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kv {
     weights: u64,

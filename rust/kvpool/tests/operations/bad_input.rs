@@ -496,7 +496,7 @@ fn prompts_that_cannot_be_admitted() {
 #[test]
 fn a_request_that_does_not_fit() {
     let mut manager = manager();
-    // Requests that do not fit now, and requests that never fit: the pool has 5 blocks, and 3 of them
+    // The refused requests either do not fit now, or never fit. The pool has 5 blocks, and 3 of them
     // are available.
     let prompt = |m: &CacheManager, tokens| m.prepare(&vec![99; tokens], ExtraKeys::default()).unwrap();
     for (tokens, needed, message) in [

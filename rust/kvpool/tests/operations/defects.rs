@@ -253,7 +253,8 @@ fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
         assert_eq!(swap(&mut manager, &[1], false), tail);
         assert_eq!(table(&manager, 1)[..2], table(&manager, 2)[..2]);
         assert_eq!(sums(&manager, 1), (6, 2, 0, 0));
-        // The last block is full and cached, so the next token is written to another block.
+        // The next token is written to the third block of the table. The two blocks before it are
+        // cached, so they must not change.
         assert!(append(&mut manager, 1, 6).iter().all(|change| change.index == 2));
         leaks_nothing(&mut manager, &[1, 2]);
     }
