@@ -1,8 +1,8 @@
-//! The hash algorithms and the ways to verify a hit, by name.
+//! The hash algorithms, and the ways to verify a hit.
 //!
-//! An algorithm is a hash function *and* an encoding. Two engines share blocks only if both agree, so
-//! the pair has one name, which is used in configuration files, events and the published vectors. Names
-//! never change their meaning: a new encoding gets a new name.
+//! An algorithm is a hash function *and* an encoding of its input. Two engines share blocks only if
+//! both agree, so the pair has one name. This name is used in configuration files, events and the
+//! published test vectors. The meaning of a name never changes: a new encoding gets a new name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,8 @@ pub enum HashAlgorithm {
     /// SHA-256 over the native encoding. The default.
     #[default]
     Sha256,
-    /// BLAKE3 over the native encoding; keyed if a key is configured.
+    /// BLAKE3 over the native encoding. It runs in keyed mode if
+    /// [`HasherConfig::key`](super::HasherConfig::key) is set.
     Blake3,
     /// XXH3-128 over the native encoding. Not cryptographic: hits have to be verified.
     Xxh3,
@@ -40,7 +41,7 @@ pub enum HashAlgorithm {
 }
 
 impl HashAlgorithm {
-    /// Every algorithm, in the order of declaration.
+    /// All algorithms, in the order in which the enum declares them.
     pub const ALL: &'static [Self] = &[
         Self::Sha256,
         Self::Blake3,
@@ -51,7 +52,7 @@ impl HashAlgorithm {
         Self::VllmXxhashCbor,
     ];
 
-    /// The name used in configuration, events and vectors.
+    /// The algorithm's name in configuration files, events and the published test vectors.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,8 +66,8 @@ impl HashAlgorithm {
         }
     }
 
-    /// The number of bytes of a digest: 16 or 32. The rest of a [`BlockHash`](super::BlockHash) is
-    /// zero.
+    /// The number of bytes of a digest: 16 or 32. In a [`BlockHash`](super::BlockHash), which always
+    /// has 32 bytes, zeros follow the digest.
     #[inline]
     #[must_use]
     pub const fn digest_len(self) -> usize {
@@ -76,8 +77,8 @@ impl HashAlgorithm {
         }
     }
 
-    /// Whether it is infeasible to make two prefixes with the same digest. If false, hits have to be
-    /// verified.
+    /// Whether it is infeasible to make two prefixes with the same digest. If false, every hit has to
+    /// be verified.
     #[inline]
     #[must_use]
     pub const fn is_cryptographic(self) -> bool {
@@ -87,7 +88,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// Whether the encoding is one of vLLM's.
+    /// Whether the algorithm uses one of vLLM's encodings (pickle or CBOR).
     #[inline]
     #[must_use]
     pub const fn is_vllm(self) -> bool {
@@ -97,7 +98,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The cargo features that the algorithm needs, in the form that `--features` takes.
+    /// The cargo features that the algorithm needs, comma-separated, as an argument of `--features`.
     #[must_use]
     pub const fn features(self) -> &'static str {
         match self {
@@ -109,8 +110,9 @@ impl HashAlgorithm {
         }
     }
 
-    /// Whether this build contains the algorithm. If not, making a hasher returns
-    /// [`HashError::NotCompiledIn`]. Digests that were computed elsewhere are accepted.
+    /// Whether this build can compute the algorithm's digests. If not,
+    /// [`BlockHasher::new`](super::BlockHasher::new) returns [`HashError::NotCompiledIn`]. Chains of
+    /// digests that were computed elsewhere are accepted in every build.
     #[must_use]
     pub const fn is_compiled_in(self) -> bool {
         match self {
@@ -122,7 +124,7 @@ impl HashAlgorithm {
         }
     }
 
-    /// The names of all algorithms, for messages.
+    /// The names of all algorithms, separated by commas, for error messages.
     pub(crate) fn known_names() -> String {
         Self::ALL.iter().map(|a| a.name()).collect::<Vec<_>>().join(", ")
     }
@@ -146,7 +148,8 @@ impl FromStr for HashAlgorithm {
     }
 }
 
-/// The ways to verify a hit in the prefix index before it is used, ordered from weakest to strongest.
+/// The ways to verify a hit of the prefix index before its blocks are used, ordered from weakest to
+/// strongest.
 ///
 /// ```
 /// use kvpool_hash::Verify;
@@ -156,22 +159,21 @@ impl FromStr for HashAlgorithm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum Verify {
-    /// The digest alone decides. This is enough for a cryptographic algorithm.
+    /// A hit needs only an equal digest. This is enough for a cryptographic algorithm.
     #[default]
     None,
-    /// In addition to the digest, an independent keyed 128-bit fingerprint of the whole prefix has to
-    /// be equal. Takes 16 bytes per block.
+    /// A hit also needs an equal fingerprint, which is an independent keyed 128-bit hash of the whole
+    /// prefix. Takes 16 bytes per block.
     Fingerprint,
-    /// The fingerprint and the tokens of the block have to be equal. Takes 16 bytes per block and 4 per
-    /// token.
+    /// A hit needs an equal fingerprint and equal tokens. Takes 16 bytes per block and 4 per token.
     Tokens,
 }
 
 impl Verify {
-    /// Every mode, weakest first.
+    /// All ways to verify a hit, weakest first.
     pub const ALL: &'static [Self] = &[Self::None, Self::Fingerprint, Self::Tokens];
 
-    /// The name used in configuration.
+    /// The name of this way to verify hits in configuration files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

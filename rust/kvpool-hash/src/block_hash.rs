@@ -1,20 +1,22 @@
-//! The digest of a prefix, as a value.
+//! The digest of a prefix, as a value of 32 bytes.
 //!
-//! There is one fixed size for all algorithms: 32 bytes, which are cheap to copy, are compared with one
-//! wide compare, and can be a key in a flat array. Shorter digests are padded with zeros at the end, so
-//! two digests of one algorithm are equal if and only if their padded forms are. Digests of different
+//! All algorithms use the same size, because 32 bytes are cheap to copy, are compared with one wide
+//! compare, and can be a key in a flat array. A shorter digest is padded with zeros at its end. So two
+//! digests of one algorithm are equal exactly if their padded forms are equal. Digests of different
 //! algorithms are never compared, because a pool has one algorithm.
 
 use std::fmt;
 
 use super::{HashAlgorithm, HashError};
 
-/// A second, independent, keyed 128-bit digest of the same prefix; see [`Verify`](super::Verify).
+/// A second digest of a prefix, with 128 bits. It depends on a secret key, and is independent of the
+/// [`BlockHash`]; see [`Verify`](super::Verify).
 ///
-/// Its byte form (in vectors and over a network) is 16 bytes, little endian.
+/// In test vectors and over a network it is 16 bytes, little endian.
 pub type Fingerprint = u128;
 
-/// The digest of a block and everything before it. 32 bytes; shorter digests are padded with zeros.
+/// The digest of a block and everything before it. It has 32 bytes. Shorter digests are padded with
+/// zeros.
 ///
 /// ```
 /// use kvpool_hash::{BlockHash, HashAlgorithm};
@@ -28,17 +30,17 @@ pub type Fingerprint = u128;
 pub struct BlockHash([u8; 32]);
 
 impl BlockHash {
-    /// Makes a hash from its padded form.
+    /// Makes a hash from 32 bytes, which include the padding.
     #[inline]
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Pads a digest of `algorithm`; the inverse of [`Self::digest`].
+    /// Makes a hash from a digest of `algorithm`, which it pads. [`Self::digest`] is the inverse.
     ///
     /// # Errors
-    /// [`HashError::DigestLength`] for any other length than [`HashAlgorithm::digest_len`].
+    /// [`HashError::DigestLength`] if the digest has another length than [`HashAlgorithm::digest_len`].
     pub fn from_digest(algorithm: HashAlgorithm, digest: &[u8]) -> Result<Self, HashError> {
         let expected = algorithm.digest_len();
         if digest.len() != expected {
@@ -58,15 +60,15 @@ impl BlockHash {
         Self(bytes)
     }
 
-    /// All 32 bytes, including the padding.
+    /// All 32 bytes, including the padding of a shorter digest.
     #[inline]
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The first 8 bytes. Equal contents have equal keys, and different contents almost certainly have
-    /// different keys.
+    /// The first 8 bytes of the digest as a number. Equal prefixes have equal keys, and different
+    /// prefixes almost certainly have different keys.
     #[inline]
     #[must_use]
     pub fn key(&self) -> u64 {
@@ -74,8 +76,8 @@ impl BlockHash {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Makes a hash with this key, followed by zeros. The replay of a journal uses such hashes, because
-    /// a journal contains only the keys of digests.
+    /// Makes a hash from the number that [`Self::key`] returned, followed by zeros. The replay of a
+    /// journal uses such hashes, because a journal contains only the keys of hashes.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn from_key(key: u64) -> Self {
@@ -84,7 +86,7 @@ impl BlockHash {
         Self(bytes)
     }
 
-    /// The bytes that `algorithm` produced: the first [`HashAlgorithm::digest_len`].
+    /// The digest without its padding: the first [`HashAlgorithm::digest_len`] bytes.
     #[inline]
     #[must_use]
     pub fn digest(&self, algorithm: HashAlgorithm) -> &[u8] {

@@ -1,4 +1,5 @@
-//! The native encoding. It is unambiguous: different inputs have different bytes.
+//! The native encoding: the bytes that kvpool's own algorithms hash. Different inputs always have
+//! different bytes.
 //!
 //! Every message starts with an eight-byte domain tag that includes a version. Every variable-length
 //! field is preceded by its length, and every optional field by a byte that shows whether it is
@@ -15,8 +16,8 @@
 //!
 //! All numbers are little endian. The parent digest has the digest length of the algorithm, so it needs
 //! no length field. A text block of 16 tokens with a 32-byte parent is 109 bytes: two SHA-256
-//! compressions. It is written into a buffer on the stack. Within one call, only the parent and the
-//! tokens are rewritten for each block.
+//! compressions. It is written into a buffer on the stack. If one call hashes several blocks, it
+//! rewrites only the parent and the tokens for each block.
 
 use super::BlockHash;
 use super::extra::{ExtraKeys, MultimodalItem};
@@ -35,11 +36,11 @@ const ITEM: u8 = 6;
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
-/// The number of bytes of a fingerprint, which can take the place of the parent digest in a block
-/// message.
+/// The number of bytes of a fingerprint. For fingerprints, the message of a block contains the parent's
+/// fingerprint in the place of the parent's digest.
 const FINGERPRINT_LEN: usize = 16;
 
-/// Encodes the root message of a request, which contains all its request-level extra keys.
+/// Encodes the root message of a request. It contains all extra keys that apply to the whole request.
 pub(super) fn root_message(extra: &ExtraKeys) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     out.extend_from_slice(&ROOT_TAG);
@@ -78,23 +79,22 @@ fn put_optional(out: &mut Vec<u8>, bytes: Option<&[u8]>) {
     }
 }
 
-/// A buffer for messages. It is on the stack while messages are short, for example those of text blocks
-/// of up to 116 tokens, and on the heap for longer ones.
+/// A buffer for messages. Short messages, such as those of text blocks of up to 116 tokens, are on the
+/// stack. Longer ones are on the heap.
 pub(super) struct Scratch {
     inline: [u8; Self::INLINE],
     heap: Vec<u8>,
 }
 
 impl Scratch {
-    /// The number of bytes on the stack.
     pub(super) const INLINE: usize = 512;
 
     pub(super) fn new() -> Self {
         Self { inline: [0; Self::INLINE], heap: Vec::new() }
     }
 
-    /// Returns a buffer of at least `len` bytes, and at least [`Scratch::INLINE`], with unspecified
-    /// content. Repeated calls with the same length allocate at most once.
+    /// Returns a buffer of at least `len` bytes, and at least [`Scratch::INLINE`] bytes. It may contain
+    /// bytes of earlier messages. Repeated calls with the same length allocate at most once.
     pub(super) fn get(&mut self, len: usize) -> &mut [u8] {
         if len <= Self::INLINE {
             return &mut self.inline;
@@ -105,7 +105,8 @@ impl Scratch {
         &mut self.heap
     }
 
-    /// Returns an empty vector that keeps its capacity between blocks, for encoders that only append.
+    /// Returns an empty vector for encoders that only append. It keeps the capacity that it had for
+    /// earlier blocks.
     #[cfg(feature = "vllm")]
     pub(super) fn vec(&mut self) -> &mut Vec<u8> {
         self.heap.clear();
@@ -113,7 +114,8 @@ impl Scratch {
     }
 }
 
-/// A block message, and the position at which the part after the parent digest begins.
+/// The encoded message of one block. `content` is the position at which the part after the parent
+/// digest begins.
 pub(super) struct BlockMessage<'a> {
     buffer: &'a mut [u8],
     len: usize,
@@ -121,8 +123,9 @@ pub(super) struct BlockMessage<'a> {
 }
 
 impl<'a> BlockMessage<'a> {
-    /// Encodes one block after the first `parent_len` bytes of `parent`. `items` are the items that
-    /// overlap the block, and `start` is its token position.
+    /// Encodes one block. The first `parent_len` bytes of `parent` are the parent's digest. `items` are
+    /// the multimodal items that overlap the block, and `start` is the position of its first token in
+    /// the request.
     pub(super) fn encode<'i>(
         scratch: &'a mut Scratch,
         parent: &[u8; 32],
@@ -140,12 +143,12 @@ impl<'a> BlockMessage<'a> {
 
         let buffer = scratch.get(len + PADDING);
         buffer[..8].copy_from_slice(&BLOCK_TAG);
-        // Copies all 32 bytes, because a copy of fixed width is two instructions. Excess bytes are
-        // overwritten below.
+        // This copies all 32 bytes, because a copy of fixed length is two instructions. If the digest
+        // is shorter, the code below overwrites the bytes after it.
         buffer[8..40].copy_from_slice(parent);
         let message = &mut buffer[..len];
         let (text, section) = message[content..].split_at_mut(text_end - content);
-        // Block sizes are checked to fit 32 bits.
+        // The conversion is exact, because `HasherConfig` limits block sizes to 32 bits.
         text[..4].copy_from_slice(&(tokens.len() as u32).to_le_bytes());
         put_tokens(&mut text[4..], tokens);
         match items {
@@ -155,37 +158,35 @@ impl<'a> BlockMessage<'a> {
         Self { buffer, len, content }
     }
 
-    /// Computes the SHA-256 of the message.
     pub(super) fn sha256(&mut self) -> BlockHash {
         sha256_in_place(self.buffer, self.len)
     }
 
-    /// The message to be hashed.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 
-    /// Returns the message with a fingerprint as its parent. The fingerprint overwrites the end of the
-    /// parent digest, so the content is not encoded twice.
+    /// Returns the message with the parent's fingerprint in the place of the parent's digest. It
+    /// overwrites the end of that digest, so that tokens and items are not encoded twice.
     pub(super) fn with_fingerprint_parent(&mut self, parent: u128) -> &[u8] {
         with_fingerprint_parent(self.buffer, self.content, self.len, parent)
     }
 }
 
-/// The message of text blocks of one size.
+/// The message of text blocks that all have the same size. It is reused for each block.
 ///
-/// The tag, the token count, the ending and SHA-256's padding are written once. The parent and the tokens of
-/// each block are written as whole vectors, so that the wide loads of a hash function do not wait for several
-/// narrow stores.
+/// The tag, the token count, the end and SHA-256's padding are written once. The parent and the tokens
+/// of each block are written with wide stores. A hash function reads with wide loads, which would have
+/// to wait for several narrow stores.
 pub(super) struct TextMessage<'a> {
-    /// The message and its padding.
     buffer: &'a mut [u8],
     len: usize,
     content: usize,
 }
 
 impl<'a> TextMessage<'a> {
-    /// The message of blocks of `block_size` tokens, whose parents have digests of 16 or 32 bytes.
+    /// Prepares a message for blocks of `block_size` tokens. `parent_len` is the length of the parent's
+    /// digest, 16 or 32 bytes.
     pub(super) fn new(scratch: &'a mut Scratch, parent_len: usize, block_size: usize) -> Self {
         let content = BLOCK_TAG.len() + parent_len;
         let len = content + 4 + 4 * block_size + 1;
@@ -193,16 +194,16 @@ impl<'a> TextMessage<'a> {
         let buffer = &mut scratch.get(padded)[..padded];
         buffer.fill(ABSENT);
         buffer[..8].copy_from_slice(&BLOCK_TAG);
-        // Block sizes are checked to fit 32 bits.
+        // The conversion is exact, because `HasherConfig` limits block sizes to 32 bits.
         buffer[content..content + 4].copy_from_slice(&(block_size as u32).to_le_bytes());
         pad(buffer, len, len);
         Self { buffer, len, content }
     }
 
-    /// Puts a block into the message.
+    /// Writes the parent's digest and the tokens of one block into the message.
     #[inline]
     pub(super) fn set(&mut self, parent: &[u8; 32], tokens: &[u32]) {
-        // Copies of a fixed width are vectors.
+        // A copy of fixed length compiles to vector instructions.
         if self.content == BLOCK_TAG.len() + 32 {
             self.buffer[8..40].copy_from_slice(parent);
         } else {
@@ -211,28 +212,27 @@ impl<'a> TextMessage<'a> {
         put_tokens(&mut self.buffer[self.content + 4..self.len - 1], tokens);
     }
 
-    /// Returns the SHA-256 of the message.
     #[inline]
     pub(super) fn sha256(&self) -> BlockHash {
         sha256_padded(self.buffer, self.len)
     }
 
-    /// Returns the message.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 
-    /// Returns the message with a fingerprint as its parent. The fingerprint overwrites the end of the
-    /// parent digest; the next [`TextMessage::set`] writes a whole digest again.
+    /// Returns the message with the parent's fingerprint in the place of the parent's digest. It
+    /// overwrites the end of that digest, which the next call of [`TextMessage::set`] writes again in
+    /// full.
     #[inline]
     pub(super) fn with_fingerprint_parent(&mut self, parent: u128) -> &[u8] {
         with_fingerprint_parent(self.buffer, self.content, self.len, parent)
     }
 }
 
-/// Writes a tag and a fingerprint over the end of the parent digest, and returns the message that begins
-/// there.
+/// Overwrites the end of the parent's digest with the block tag and a fingerprint. Returns the message
+/// that begins with this tag.
 fn with_fingerprint_parent(buffer: &mut [u8], content: usize, len: usize, parent: u128) -> &[u8] {
     let at = content - FINGERPRINT_LEN;
     buffer[at - 8..at].copy_from_slice(&BLOCK_TAG);
@@ -240,7 +240,8 @@ fn with_fingerprint_parent(buffer: &mut [u8], content: usize, len: usize, parent
     &buffer[at - 8..len]
 }
 
-/// Writes tokens: full groups of 16 tokens as one vector each, and the remaining tokens one by one.
+/// Writes tokens, little endian: each full group of 16 tokens as one vector, and the remaining tokens
+/// one by one.
 #[inline]
 fn put_tokens(out: &mut [u8], tokens: &[u32]) {
     let (vectors, rest) = tokens.as_chunks::<16>();

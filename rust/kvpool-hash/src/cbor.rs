@@ -1,5 +1,5 @@
-//! Writes canonical CBOR (RFC 7049, section 3.9) for the few types that vLLM hashes. Every number and
-//! length has its shortest form.
+//! Writes canonical CBOR (RFC 7049, section 3.9) for the Python types that vLLM hashes. Every number
+//! and length has its shortest form.
 //!
 //! Unlike in pickle, the identity of Python objects has no effect: equal values have equal bytes. So
 //! choose this vLLM encoding if several programs, or several versions of one program, have to compute
@@ -17,17 +17,20 @@ const TEXT: u8 = 0x60;
 const ARRAY: u8 = 0x80;
 const NULL: u8 = 0xf6;
 
-/// The buffer size that [`text_block`] needs for `tokens` tokens. Its stores are 8 bytes wide.
+/// The number of bytes that the buffer of [`text_block`] needs for `tokens` tokens. It includes room
+/// for the last 8-byte store.
 pub(super) const fn text_block_capacity(tokens: usize) -> usize {
-    // Outer array, parent, array header, tokens, null, slack for the wide store.
+    // In this order: outer array, parent, array header, tokens, null, and room for the last 8-byte
+    // store.
     1 + 34 + 9 + 5 * tokens + 1 + 8
 }
 
-/// Writes `(parent, tuple(tokens), None)` and returns the number of bytes.
+/// Writes the CBOR form of `(parent, tuple(tokens), None)` into a buffer, and returns the number of
+/// bytes written.
 ///
-/// The parent has at most 32 bytes, and the buffer has at least [`text_block_capacity`] bytes.
+/// `parent` has at most 32 bytes, and the buffer has at least [`text_block_capacity`] bytes.
 pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> usize {
-    // Heads are copied in full width. Later writes overwrite the excess.
+    // Heads are copied with all of their 9 bytes. Later writes overwrite the unused ones.
     buffer[0] = ARRAY | 3;
     let (bytes, len) = head(BYTES, parent.len() as u64);
     buffer[1..10].copy_from_slice(&bytes);
@@ -46,7 +49,7 @@ pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> us
     at + 1
 }
 
-/// Returns a token's bytes, in the low end of a word, and the number of bytes.
+/// Returns the CBOR form of a token in the low bytes of a 64-bit number, and how many bytes it takes.
 #[inline]
 fn token_word(token: u32) -> (u64, usize) {
     if token > 0xffff {
@@ -60,7 +63,8 @@ fn token_word(token: u32) -> (u64, usize) {
     }
 }
 
-/// Returns the head of a data item: the major type and the shortest form of the argument.
+/// Returns the head of a CBOR data item, and its number of bytes. A head contains the major type, and
+/// the argument in its shortest form.
 fn head(major: u8, argument: u64) -> ([u8; 9], usize) {
     let mut bytes = [0; 9];
     bytes[1..].copy_from_slice(&argument.to_be_bytes());
@@ -76,13 +80,12 @@ fn head(major: u8, argument: u64) -> ([u8; 9], usize) {
     (bytes, 1 + width)
 }
 
-/// Writes any nesting of arrays, integers, strings, bytes and null.
+/// An encoder that writes Python values as CBOR. Values can be nested.
 pub(super) struct Cbor<'a> {
     out: &'a mut Vec<u8>,
 }
 
 impl<'a> Cbor<'a> {
-    /// Makes a writer that appends to `out`.
     pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         Self { out }
     }
@@ -106,7 +109,7 @@ impl Encoder for Cbor<'_> {
 
     fn int(&mut self, value: i64) {
         let major = if value < 0 { NEGATIVE } else { UNSIGNED };
-        // A negative n is written as -1 - n, which is its complement.
+        // CBOR encodes a negative number n as -1 - n, which is its bitwise complement.
         self.head(major, (if value < 0 { !value } else { value }).cast_unsigned());
     }
 

@@ -1,9 +1,9 @@
 //! The hash chain of a sequence: the digests of its full blocks, first to last.
 //!
-//! A chain is plain data with one invariant: `tokens` contains exactly the tokens of the hashed blocks,
-//! or nothing if the digests were computed elsewhere, and `fingerprints` has one entry per digest or
-//! none. A chain contains its algorithm, block size and epoch, so that a pool can refuse a chain that
-//! does not match.
+//! The fields of a chain obey one invariant. `tokens` contains exactly the tokens of the hashed blocks,
+//! or nothing if the digests were computed elsewhere. `fingerprints` has one entry per digest, or none.
+//! A chain also stores its algorithm, block size and epoch, so that a pool can refuse a chain that does
+//! not match.
 //!
 //! Memory: 32 bytes per block, 16 more with fingerprints, 4 per token, and 4 per block that a
 //! multimodal item overlaps.
@@ -13,10 +13,10 @@ use std::fmt;
 use super::hasher::ChainState;
 use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError, KnownStates, LinkRef};
 
-/// Digests of consecutive full blocks, from the first block of the sequence on.
+/// The digests of the full blocks of a sequence, from its first block on.
 ///
-/// Made by [`HashCursor`](super::HashCursor) or [`BlockHasher::extend`], or from digests that an engine
-/// computed:
+/// [`HashCursor`](super::HashCursor) and [`BlockHasher::extend`] make chains. A chain can also be made
+/// from digests that an engine computed:
 ///
 /// ```
 /// use kvpool_hash::{BlockHash, HashAlgorithm, HashChain};
@@ -40,7 +40,7 @@ pub struct HashChain {
     with_items: Vec<u32>,
 }
 
-/// Prints the digests, but not the tokens.
+/// Prints the digests, but not the tokens, which may be private.
 impl fmt::Debug for HashChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HashChain")
@@ -53,7 +53,7 @@ impl fmt::Debug for HashChain {
 }
 
 impl HashChain {
-    /// Makes an empty chain.
+    /// Makes a chain without blocks. It has the algorithm and the block size of `hasher`.
     #[must_use]
     pub fn new(hasher: &BlockHasher, epoch: u64) -> Self {
         Self {
@@ -71,8 +71,9 @@ impl HashChain {
     /// hits on it cannot be verified, and it cannot be extended.
     ///
     /// # Errors
-    /// [`HashError::BlockSize`]; [`HashError::DigestPadding`] for bytes after the digest length of
-    /// `algorithm`, which could never match.
+    /// [`HashError::BlockSize`] for a block size that is 0 or too large. [`HashError::DigestPadding`]
+    /// for a digest that has non-zero bytes after the digest length of `algorithm`, because such a
+    /// digest could never match.
     pub fn from_digests(
         algorithm: HashAlgorithm,
         block_size: usize,
@@ -99,9 +100,8 @@ impl HashChain {
         })
     }
 
-    /// Makes a chain with any digests and tokens, without checks. Two such chains with equal digests
-    /// and different tokens collide, which does not happen with a working hash function. Only for tests
-    /// and replays.
+    /// Makes a chain with any digests and tokens, without checks. Two such chains can have equal
+    /// digests and different tokens, so that tests can cause collisions. Only for tests and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(
@@ -115,7 +115,7 @@ impl HashChain {
         Self { algorithm, block_size, epoch, hashes, fingerprints, tokens, with_items: Vec::new() }
     }
 
-    /// The number of blocks.
+    /// The number of blocks in the chain.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -143,7 +143,8 @@ impl HashChain {
         self.block_size
     }
 
-    /// The epoch of the request. In the native encoding it is part of every digest.
+    /// The epoch (the version of the model's weights) of the request. In the native encoding, every
+    /// digest depends on it.
     #[inline]
     #[must_use]
     pub fn epoch(&self) -> u64 {
@@ -157,23 +158,24 @@ impl HashChain {
         &self.hashes
     }
 
-    /// The fingerprints, one per block. Empty if [`Verify`](super::Verify) does not need them, or if
-    /// the digests were computed elsewhere.
+    /// The fingerprints, one per block. The list is empty if the hasher's [`Verify`](super::Verify)
+    /// does not need fingerprints, or if the digests were computed elsewhere.
     #[inline]
     #[must_use]
     pub fn fingerprints(&self) -> &[Fingerprint] {
         &self.fingerprints
     }
 
-    /// The tokens of the hashed blocks, `len() * block_size()` in all. Empty if the digests were
-    /// computed elsewhere.
+    /// The tokens of the hashed blocks, `len() * block_size()` in all. The list is empty if the digests
+    /// were computed elsewhere.
     #[inline]
     #[must_use]
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// The tokens of block `index`. `None` after the end, and if the digests were computed elsewhere.
+    /// The tokens of block `index`. `None` if the chain has no such block, or if its digests were
+    /// computed elsewhere.
     #[inline]
     #[must_use]
     pub fn block_tokens(&self, index: usize) -> Option<&[u32]> {
@@ -192,7 +194,8 @@ impl HashChain {
         position > 0 && plain && position < self.tokens.len() / self.block_size
     }
 
-    /// The data of block `position` that an index needs; `None` after the end.
+    /// Returns what a prefix index needs to know of block `position`. `None` if the chain has no such
+    /// block.
     #[inline]
     #[must_use]
     pub fn link(&self, position: usize) -> Option<LinkRef<'_>> {
@@ -206,7 +209,7 @@ impl HashChain {
         })
     }
 
-    /// Keeps the first `blocks` blocks; all of them if there are fewer.
+    /// Removes all blocks after the first `blocks` blocks.
     pub fn truncate(&mut self, blocks: usize) {
         self.hashes.truncate(blocks);
         self.fingerprints.truncate(blocks);
@@ -215,18 +218,19 @@ impl HashChain {
         self.with_items.truncate(kept);
     }
 
-    /// Changes only the epoch, for algorithms whose digests do not contain it.
+    /// Changes only the stored epoch. Used for algorithms whose digests do not depend on the epoch.
     pub(super) fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }
 
-    /// The state of the last block, which is the parent of the next one; `None` if there is no block.
+    /// Returns the digest and the fingerprint of the last block, which is the parent of the next block.
+    /// `None` if the chain has no block.
     pub(super) fn last_state(&self) -> Option<ChainState> {
         let digest = *self.hashes.last()?;
         Some(ChainState::new(digest, self.fingerprints.last().copied().unwrap_or(0)))
     }
 
-    /// Checks that `hasher` can extend this chain.
+    /// Checks that `hasher` can append blocks of a request with this epoch to the chain.
     pub(super) fn check_extendable(&self, hasher: &BlockHasher, epoch: u64) -> Result<(), HashError> {
         let mismatch = |what, chain: &dyn ToString, expected: &dyn ToString| {
             Err(HashError::ChainMismatch { what, chain: chain.to_string(), expected: expected.to_string() })
@@ -253,7 +257,8 @@ impl HashChain {
         self.with_items.push(position as u32); // a chain with 2^32 blocks would need 128 GiB
     }
 
-    /// Adds the tokens of blocks that are about to be hashed, and reserves memory for their states.
+    /// Appends the tokens of blocks that are about to be hashed, and reserves memory for the digests
+    /// and fingerprints of these blocks.
     pub(super) fn push_tokens(&mut self, tokens: &[u32], fingerprints: bool) {
         self.tokens.extend_from_slice(tokens);
         let blocks = tokens.len() / self.block_size;
@@ -286,7 +291,8 @@ impl HashChain {
         known
     }
 
-    /// Adds the state of the next block, whose tokens have been added.
+    /// Appends the digest, and if enabled the fingerprint, of the next block. Its tokens were appended
+    /// before.
     pub(super) fn push_state(&mut self, state: &ChainState, fingerprints: bool) {
         self.hashes.push(state.digest());
         if fingerprints {

@@ -1,18 +1,18 @@
 //! The configuration of a hasher.
 //!
-//! The configuration contains all inputs that determine a digest, apart from the request itself.
-//! Nothing is read from the environment, and nothing is random. So the same configuration gives the
-//! same digests in every process. `Debug` hides the key and the seed, because configurations are often
-//! logged.
+//! A digest depends only on the configuration and on the request, because the hasher reads no
+//! environment variable and draws no random number. So the same configuration gives the same digests in
+//! every process. `Debug` hides the key and the seed, because configurations are often logged.
 
 use std::fmt;
 
 use super::{HashAlgorithm, HashError, Verify};
 
-/// The maximum block size: the native encoding has 32 bits for the number of tokens of a block.
+/// The largest block size, in tokens. The native encoding stores the number of tokens of a block in 32
+/// bits.
 pub const MAX_BLOCK_SIZE: usize = u32::MAX as usize;
 
-/// Formats an optional secret: shows whether it is set, but not its value.
+/// Formats an optional secret for logs. The output shows whether the secret is set, but not its value.
 pub(crate) fn hidden<T>(value: Option<&T>) -> impl fmt::Debug {
     value.map(|_| format_args!("hidden"))
 }
@@ -32,15 +32,18 @@ pub struct HasherConfig {
     pub algorithm: HashAlgorithm,
     /// The block size in tokens, 1 or more. Default: 16.
     pub block_size: usize,
-    /// How hits are verified, which determines whether fingerprints are computed. Default:
+    /// How hits are verified. This setting also determines whether fingerprints are computed. Default:
     /// [`Verify::None`].
     pub verify: Verify,
-    /// A secret key, for BLAKE3 in keyed mode and for fingerprints. Refused if neither is used.
+    /// A secret key, used by BLAKE3 in keyed mode and by fingerprints. A key is refused if the
+    /// configuration uses neither.
     pub key: Option<[u8; 32]>,
-    /// A seed that must be the same in all processes that share blocks. For vLLM's encodings it is the
-    /// value of `PYTHONHASHSEED` (the text of the root digest). It also seeds [`HashAlgorithm::Xxh3`]
-    /// and the key of the fingerprints, and must be secret for fingerprints. SHA-256 and BLAKE3 digests
-    /// over the native encoding do not depend on it.
+    /// A seed that must be the same in all processes that share blocks.
+    ///
+    /// For vLLM's encodings it is the value of `PYTHONHASHSEED`, from which vLLM computes the digest of
+    /// the empty prefix. It is also the seed of [`HashAlgorithm::Xxh3`], and one of the inputs of the
+    /// key of fingerprints, for which it must be secret. SHA-256 and BLAKE3 digests over the native
+    /// encoding do not depend on it.
     pub seed: Option<String>,
 }
 
@@ -51,7 +54,7 @@ impl Default for HasherConfig {
 }
 
 impl HasherConfig {
-    /// Checks the fields against each other.
+    /// Checks that the block size is valid, and that a configured key is used.
     pub(crate) fn check(&self) -> Result<(), HashError> {
         if self.block_size == 0 || self.block_size > MAX_BLOCK_SIZE {
             return Err(HashError::BlockSize { block_size: self.block_size, max: MAX_BLOCK_SIZE });

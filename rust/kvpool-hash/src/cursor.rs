@@ -1,15 +1,16 @@
 //! The cursor: the hash chain of a sequence that grows, and sometimes shrinks.
 //!
-//! A cursor contains the chain of the full blocks and the tokens of the last, partial block. Appending
-//! a token costs a push until a block is complete. Only then is the block hashed, and it is never
-//! hashed twice. Invariant: at any time, the chain equals the chain that results from hashing all
-//! tokens at once.
+//! A cursor contains the chain of the full blocks, and the tokens of the last block if it is only
+//! partly filled. An appended token is only stored until its block is full. Then the block is hashed,
+//! once. Invariant: at any time, the chain equals the chain that results from hashing all tokens at
+//! once.
 //!
-//! A turn of a conversation may add multimodal items with its tokens ([`HashCursor::append_with`]). An
-//! item begins after the existing tokens, so no digest ever changes.
+//! A turn of a conversation may add multimodal items together with its tokens
+//! ([`HashCursor::append_with`]). An item begins after the existing tokens, so existing digests never
+//! change.
 //!
-//! `append` cannot fail: the extra keys are checked when the cursor is made, and any tokens can be
-//! hashed.
+//! [`HashCursor::append`] cannot fail, because the extra keys are checked when the cursor is made, and
+//! any tokens can be hashed.
 
 use std::fmt;
 use std::ops::Range;
@@ -41,26 +42,25 @@ use super::{BlockHasher, ExtraKeys, HashChain, HashError, KnownBlocks, Multimoda
 pub struct HashCursor {
     hasher: Arc<BlockHasher>,
     chain: HashChain,
-    /// The tokens after the last full block, fewer than a block.
+    /// The tokens after the last full block. Their number is smaller than the block size.
     tail: Vec<u32>,
-    /// The other inputs of the hashes. They are stored separately, so that a decode step reads few
-    /// cache lines of a sequence.
+    /// The inputs of the hashes other than tokens. They are behind a pointer, so that a decode step
+    /// reads few cache lines per sequence.
     seed: Arc<Seed>,
     hashed_blocks: u64,
 }
 
-/// The inputs of the hashes other than tokens. Clones of a cursor share them until one of the clones
-/// changes them.
+/// The inputs of the hashes other than tokens. Clones of a cursor share one `Seed` until one of the
+/// clones changes it.
 #[derive(Clone)]
 struct Seed {
     extra: ExtraKeys,
     items: ItemIndex,
-    /// The state before the first block.
+    /// The digest and the fingerprint of the empty prefix, which is the parent of the first block.
     root: ChainState,
 }
 
 impl Seed {
-    /// Changes the items.
     fn edit_items(&mut self, edit: impl FnOnce(&mut Vec<MultimodalItem>)) {
         edit(&mut self.extra.multimodal);
         self.items = ItemIndex::new(&self.extra.multimodal);
@@ -78,7 +78,8 @@ impl fmt::Debug for HashCursor {
 }
 
 impl HashCursor {
-    /// Makes a cursor at the start of a sequence, and hashes the root.
+    /// Makes a cursor at the start of a sequence, and computes the digest of the empty prefix, which
+    /// depends on the extra keys.
     ///
     /// # Errors
     /// The errors of [`BlockHasher::check_extra`].
@@ -90,17 +91,17 @@ impl HashCursor {
         Ok(Self { hasher, chain, tail: Vec::new(), seed, hashed_blocks: 0 })
     }
 
-    /// Appends tokens and returns the number of blocks that they completed. If that is 0, nothing is
-    /// hashed.
+    /// Appends tokens, and returns the number of blocks that they completed. If they complete no block,
+    /// nothing is hashed.
     ///
-    /// Cost: a copy of the tokens and one hash per completed block. Amortised, there is no allocation
-    /// per block.
+    /// Cost: a copy of the tokens, and one hash per completed block. On average, appending does not
+    /// allocate per block.
     #[inline]
     pub fn append(&mut self, tokens: &[u32]) -> usize {
         let block_size = self.hasher.block_size();
         let missing = block_size - self.tail.len();
         if tokens.len() < missing {
-            // Decoding appends one token at a time: a push avoids a call of memcpy.
+            // Decoding appends one token at a time. `push` avoids a call of memcpy for it.
             match tokens {
                 [token] => self.tail.push(*token),
                 _ => self.tail.extend_from_slice(tokens),
@@ -111,9 +112,9 @@ impl HashCursor {
     }
 
     /// Appends the tokens of a turn that adds multimodal items, and returns the number of blocks that
-    /// they completed. Positions refer to the whole sequence, as in [`ExtraKeys::multimodal`]. The
-    /// result is the same as if the cursor had got all tokens and items at once. An item may begin
-    /// after the tokens that are appended with it.
+    /// they completed. Positions of items are counted from the start of the sequence, as in
+    /// [`ExtraKeys::multimodal`]. The digests are the same as if the cursor had got all tokens and
+    /// items at once. An item may begin after the tokens that are appended with it.
     ///
     /// Costs as much as [`HashCursor::append`]. With items, it also takes `O(n log n)` for all `n`
     /// items of the sequence.
@@ -138,7 +139,7 @@ impl HashCursor {
     /// # Errors
     /// [`HashError::ItemAppended`] for an item that begins before the end of the existing tokens;
     /// [`HashError::ItemRange`], [`HashError::TooManyItems`] and [`HashError::ExtraNotUtf8`] as in
-    /// [`BlockHasher::check_extra`]. The cursor is then unchanged.
+    /// [`BlockHasher::check_extra`]. If an error is returned, the cursor is unchanged.
     pub fn append_with(&mut self, tokens: &[u32], multimodal: &[MultimodalItem]) -> Result<usize, HashError> {
         if !multimodal.is_empty() {
             self.add_items(multimodal)?;
@@ -146,7 +147,7 @@ impl HashCursor {
         Ok(self.append(tokens))
     }
 
-    /// Adds items that begin at or after the end of the tokens.
+    /// Adds items, which must begin at or after the end of the existing tokens.
     #[cold]
     fn add_items(&mut self, items: &[MultimodalItem]) -> Result<(), HashError> {
         self.hasher.check_items(items, self.seed.extra.multimodal.len())?;
@@ -217,8 +218,8 @@ impl HashCursor {
         appended * block_size
     }
 
-    /// The part of [`HashCursor::append`] for tokens that complete a block. The first `missing` tokens
-    /// complete the partial block.
+    /// Does the work of [`HashCursor::append`] if the tokens complete a block. The first `missing` of
+    /// the tokens complete the partly filled block.
     fn append_blocks(&mut self, tokens: &[u32], missing: usize) -> usize {
         let block_size = self.hasher.block_size();
         let before = self.chain.len();
@@ -228,7 +229,7 @@ impl HashCursor {
             let mut block = std::mem::take(&mut self.tail);
             block.extend_from_slice(head);
             self.hash(&block);
-            // Reuses the memory of the completed block for the next tail.
+            // The next partly filled block reuses the memory of the completed one.
             block.clear();
             self.tail = block;
             rest = after;
@@ -241,7 +242,6 @@ impl HashCursor {
         self.chain.len() - before
     }
 
-    /// Hashes whole blocks at the end of the chain.
     fn hash(&mut self, blocks: &[u32]) {
         let Seed { extra, items, root } = &*self.seed;
         let state = self.chain.last_state().unwrap_or(*root);
@@ -249,17 +249,17 @@ impl HashCursor {
         self.hashed_blocks += (blocks.len() / self.hasher.block_size()) as u64;
     }
 
-    /// Keeps the first `num_tokens` tokens. A block that becomes partial loses its hash. Nothing is
-    /// hashed.
+    /// Removes all tokens after the first `num_tokens` tokens. A block that is no longer full loses its
+    /// hash. Nothing is hashed.
     ///
     /// A multimodal item is removed if its first token is removed. To add it again, append it with its
-    /// tokens. An item that begins before the cut remains whole. An item that begins after the current
-    /// end of the tokens, because it was added before its tokens, also remains.
+    /// tokens. An item that begins before the new end remains, with its full length. An item that
+    /// begins after the old end of the tokens, because it was added before its tokens, also remains.
     ///
-    /// Cost: O(tokens dropped). If items are removed, also `O(n log n)` for all `n` items.
+    /// Cost: O(removed tokens). If items are removed, also `O(n log n)` for all `n` items.
     ///
     /// # Errors
-    /// [`HashError::TruncateBeyondEnd`] if there are fewer tokens. The cursor is then unchanged.
+    /// [`HashError::TruncateBeyondEnd`] if the sequence has fewer tokens. The cursor is then unchanged.
     pub fn truncate(&mut self, num_tokens: usize) -> Result<(), HashError> {
         let len = self.num_tokens();
         if num_tokens > len {
@@ -281,15 +281,14 @@ impl HashCursor {
         Ok(())
     }
 
-    /// Drops the items whose first token is in this range.
     #[cold]
     fn drop_items(&mut self, gone: Range<u64>) {
         Arc::make_mut(&mut self.seed).edit_items(|items| items.retain(|item| !gone.contains(&item.offset)));
     }
 
-    /// Moves the sequence to another epoch. All blocks are hashed again, unless the epoch is the same
-    /// or is not part of the hash (vLLM's encodings without fingerprints). In these two cases only the
-    /// epoch of the chain changes.
+    /// Changes the epoch (the version of the model's weights) of the sequence. All blocks are hashed
+    /// again if the epoch changes and the hashes depend on it. With vLLM's encodings and without
+    /// fingerprints they do not, and only the chain's stored epoch changes.
     ///
     /// # Errors
     /// The errors of [`BlockHasher::check_extra`]. The cursor is then unchanged.
@@ -297,8 +296,8 @@ impl HashCursor {
         if epoch == self.epoch() {
             return Ok(());
         }
-        // These keys were accepted when the cursor was made, and no epoch is refused. They are checked
-        // again, so that a rule that is added later is not missed.
+        // The check cannot fail today: these extra keys were accepted when the cursor was made, and
+        // every epoch is accepted. It is here in case that a later rule depends on the epoch.
         self.hasher.check_extra(&self.seed.extra)?;
         let seed = Arc::make_mut(&mut self.seed);
         seed.extra.epoch = epoch;
@@ -312,14 +311,14 @@ impl HashCursor {
         Ok(())
     }
 
-    /// The number of tokens appended so far, including those of the partial block.
+    /// The number of tokens in the sequence, including those of a partly filled last block.
     #[inline]
     #[must_use]
     pub fn num_tokens(&self) -> usize {
         self.chain.tokens().len() + self.tail.len()
     }
 
-    /// The tokens of the last, partial block; fewer than a block.
+    /// The tokens after the last full block. Their number is smaller than the block size.
     #[inline]
     #[must_use]
     pub fn tail(&self) -> &[u32] {
@@ -365,8 +364,8 @@ impl HashCursor {
         self.chain.epoch()
     }
 
-    /// The number of blocks that this cursor has hashed, including repeated ones. It measures the
-    /// actual work.
+    /// The number of blocks that this cursor has hashed. A block that was hashed twice counts twice, so
+    /// tests can measure the work that was done.
     #[inline]
     #[must_use]
     pub fn hashed_blocks(&self) -> u64 {

@@ -1,10 +1,11 @@
-//! `Encoder`: writes Python values as bytes, as pickle or CBOR.
+//! `Encoder`: the interface for writing Python values as pickle or as CBOR.
 
-/// The identity of a Python object: equal ids mean the same object. Any numbering is allowed, such as
-/// the object's address.
+/// The identity of a Python object: equal ids mean the same object. The caller may choose any numbers,
+/// such as the addresses of the objects.
 ///
-/// The id affects the bytes of a pickle: if a string or bytes object occurs again, a reference to the
-/// first occurrence is written. Equal text in distinct objects is written again. CBOR ignores ids.
+/// The id affects the bytes of a pickle: if a string or bytes object occurs again, pickle writes a
+/// reference to the first occurrence. If a distinct object has equal text, pickle writes the text
+/// again. CBOR ignores ids.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -23,13 +24,13 @@ pub struct ObjectId(pub u64);
 /// A serializer for Python values. It has a method for each kind of value that both pickle and CBOR can
 /// write.
 pub(crate) trait Encoder {
-    /// Begins a tuple of `len` members, which follow.
+    /// Begins a tuple of `len` members. The caller then writes the members.
     fn begin_tuple(&mut self, len: usize);
-    /// Ends a tuple of `len` members.
+    /// Ends a tuple whose `len` members have been written.
     fn end_tuple(&mut self, len: usize);
     fn none(&mut self);
     fn int(&mut self, value: i64);
-    /// Writes a bytes object. `object` is `None` for an object that occurs only once.
+    /// Writes a bytes object. `object` is `None` if the object occurs only once.
     fn bytes(&mut self, bytes: &[u8], object: Option<ObjectId>);
     fn str(&mut self, text: &str, object: Option<ObjectId>);
 }

@@ -9,7 +9,7 @@ use super::HashAlgorithm;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {
-    /// The block size is 0, or exceeds the 32 bits of the encodings.
+    /// The block size is 0, or does not fit into the 32 bits that the encodings have for it.
     #[error("block_size is {block_size}, must be 1..={max}")]
     BlockSize {
         /// The refused size, in tokens.
@@ -17,8 +17,8 @@ pub enum HashError {
         /// The largest accepted size, in tokens.
         max: usize,
     },
-    /// A key was configured that is not used: the algorithm has no keyed mode, and hits are not
-    /// verified.
+    /// A key was configured that nothing uses: the algorithm has no keyed mode, and hits are not
+    /// verified by fingerprints.
     #[error("algorithm {algorithm} takes no key: {supported} does, and the fingerprints that verify hits do")]
     KeyNotSupported {
         /// The configured algorithm.
@@ -26,8 +26,8 @@ pub enum HashError {
         /// The algorithm that supports a key.
         supported: HashAlgorithm,
     },
-    /// The algorithm needs a seed. vLLM draws a random seed for it, so there is no default that several
-    /// processes share.
+    /// The algorithm needs a seed. Without one, vLLM draws a random seed in each process, so there is
+    /// no default that several processes share.
     #[error(
         "algorithm {algorithm} needs a seed: vLLM draws a random one at each start unless PYTHONHASHSEED is \
          set; give both sides the same string"
@@ -36,7 +36,7 @@ pub enum HashError {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
     },
-    /// The algorithm exists, but is not part of this build.
+    /// The algorithm is known, but this build cannot compute it.
     #[error(
         "{algorithm} is not compiled in: build kvpool-hash (or kvpool) with --features {}",
         algorithm.features()
@@ -45,13 +45,13 @@ pub enum HashError {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
     },
-    /// No algorithm has this name.
+    /// The algorithm name is unknown.
     #[error("unknown hash algorithm {name:?}, known: {}", HashAlgorithm::known_names())]
     UnknownAlgorithm {
         /// The name that was looked up.
         name: String,
     },
-    /// No verify mode has this name.
+    /// The name of a way to verify hits is unknown.
     #[error("unknown verify mode {name:?}, known: none, fingerprint, tokens")]
     UnknownVerify {
         /// The name that was looked up.
@@ -67,17 +67,17 @@ pub enum HashError {
         /// The algorithm.
         algorithm: HashAlgorithm,
     },
-    /// A digest has bytes set past the digest length of its algorithm.
+    /// A digest has non-zero bytes after the digest length of its algorithm.
     #[error("digest {index} has non-zero bytes after the {digest_len} bytes of {algorithm}")]
     DigestPadding {
-        /// The position in the list that was passed.
+        /// The position of the digest in the list that was passed.
         index: usize,
         /// The number of bytes that the algorithm produces.
         digest_len: usize,
         /// The algorithm that the caller passed.
         algorithm: HashAlgorithm,
     },
-    /// Only whole blocks can be hashed.
+    /// The number of tokens is not a multiple of the block size. Only whole blocks can be hashed.
     #[error("{tokens} tokens are not a whole number of blocks of {block_size}")]
     NotBlockAligned {
         /// The number of tokens passed.
@@ -85,7 +85,7 @@ pub enum HashError {
         /// The block size, in tokens.
         block_size: usize,
     },
-    /// A call that hashes one block got more or fewer tokens than one block.
+    /// A call that hashes exactly one block got another number of tokens.
     #[error("{tokens} tokens passed as one block of {block_size}")]
     NotOneBlock {
         /// The number of tokens passed.
@@ -93,7 +93,7 @@ pub enum HashError {
         /// The block size, in tokens.
         block_size: usize,
     },
-    /// A block does not start at a multiple of the block size.
+    /// The start of a block is not a multiple of the block size.
     #[error("block starts at token {start}, not at a multiple of {block_size}")]
     BlockStart {
         /// The position that was passed, in tokens.
@@ -101,31 +101,32 @@ pub enum HashError {
         /// The block size, in tokens.
         block_size: usize,
     },
-    /// A truncation to more tokens than the sequence has.
+    /// A truncation would keep more tokens than the sequence has.
     #[error("cannot truncate to {requested} tokens: there are {len}")]
     TruncateBeyondEnd {
-        /// The number of tokens to keep.
+        /// The number of tokens that the truncation should keep.
         requested: usize,
         /// The number of tokens of the sequence.
         len: usize,
     },
-    /// The encoding cannot represent this extra key. If the key were ignored, users or tenants that
-    /// must be separate could share blocks.
+    /// The encoding cannot represent this extra key. Leaving the key out could let users or tenants
+    /// share blocks although they must be separate.
     #[error("{algorithm} cannot represent {field}; use one of the algorithms sha256, blake3, xxh3")]
     ExtraNotRepresentable {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
-        /// A description of the extra key.
+        /// The name of the extra key, as part of the message.
         field: &'static str,
     },
-    /// vLLM's extra keys are Python strings, so only UTF-8 can be represented.
+    /// An extra key is not valid UTF-8. vLLM's extra keys are Python strings, so its encodings can
+    /// represent only UTF-8.
     #[error("{algorithm} needs UTF-8, and {field} has a bad byte at {valid_up_to}")]
     ExtraNotUtf8 {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
-        /// A description of the extra key.
+        /// The name of the extra key, as part of the message.
         field: &'static str,
-        /// The number of bytes before the first invalid one.
+        /// The number of bytes before the first invalid byte.
         valid_up_to: usize,
     },
     /// A multimodal item of a later turn begins before the end of the existing tokens. The digests of
@@ -135,51 +136,53 @@ pub enum HashError {
          earlier tokens are already appended"
     )]
     ItemAppended {
-        /// The position in the list that was passed.
+        /// The position of the item in the list that was passed.
         index: usize,
-        /// The position of its first token.
+        /// The position of the item's first token in the sequence.
         offset: u64,
-        /// The number of existing tokens.
+        /// The number of tokens in the sequence before the call.
         len: usize,
     },
-    /// A multimodal item ends after the last position that a signed relative offset can represent.
+    /// A multimodal item ends too late in the sequence: encodings store an item's offset from a block
+    /// as a signed 64-bit number.
     #[error("multimodal item {index} ends at {offset} + {length}, must end at or before token {max}")]
     ItemRange {
-        /// The position in the list that was passed.
+        /// The position of the item in the list that was passed.
         index: usize,
-        /// The position of its first token.
+        /// The position of the item's first token in the sequence.
         offset: u64,
-        /// Its length in tokens.
+        /// The length of the item, in tokens.
         length: u64,
-        /// The largest accepted end position, in tokens.
+        /// The largest token position at which an item may end.
         max: u64,
     },
-    /// There are more multimodal items than the encoding's 32-bit count allows.
+    /// A sequence has more multimodal items than the 32-bit count of the encoding allows.
     #[error("{count} multimodal items, at most {max}")]
     TooManyItems {
-        /// The number of items, passed and existing.
+        /// The number of items: those of the sequence and those of the call.
         count: usize,
-        /// The largest accepted count.
+        /// The largest number of items.
         max: usize,
     },
-    /// A chain belongs to another hasher or another request.
+    /// A chain cannot be extended with this hasher and these extra keys, because it was made with
+    /// others.
     #[error("the chain has {what} {chain}, the call has {expected}")]
     ChainMismatch {
-        /// The property that differs.
+        /// The property that differs, such as `block size`.
         what: &'static str,
         /// The chain's value.
         chain: String,
-        /// The value of the hasher or of the extra keys.
+        /// The value of the property in the hasher or in the extra keys of the call.
         expected: String,
     },
-    /// A chain whose digests were computed elsewhere has no tokens and no fingerprints, so it cannot be
-    /// extended.
+    /// A chain without tokens or fingerprints cannot be extended. This is the case if its digests were
+    /// computed elsewhere.
     #[error("a chain of {blocks} blocks without their tokens or fingerprints cannot be extended")]
     ChainNotExtendable {
         /// The number of blocks in the chain.
         blocks: usize,
     },
-    /// The call supports only vLLM's encodings.
+    /// The call supports only vLLM's algorithms.
     #[error("{algorithm} is not one of vLLM's algorithms")]
     NotVllm {
         /// The algorithm passed.

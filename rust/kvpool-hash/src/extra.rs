@@ -4,21 +4,22 @@
 //! never mistaken for a salt, even if both strings are equal. The fields are opaque bytes made by the
 //! engine or its gateway, never by the user of the service.
 //!
-//! Request-level keys are part of the root digest and reach every block through the chain. Multimodal
-//! items are part of the blocks that they overlap, and are added with the prompt or with the tokens of
-//! a later turn. [`ItemIndex`] finds the items of a block in `O(log items)`. For text it is empty, and
-//! costs one comparison.
+//! Keys of a request are part of the root digest, which every block includes through the chain of
+//! digests. A multimodal item is part of the blocks that it overlaps. It is added with the prompt, or
+//! with the tokens of a later turn. [`ItemIndex`] finds the items of a block in `O(log items)`. A
+//! request without items costs one comparison.
 
 use std::fmt;
 
 use super::HashError;
 use super::config::hidden;
 
-/// The last token position at which an item may end: relative offsets are signed 64-bit numbers.
+/// The largest token position at which an item may end, because encodings store offsets as signed
+/// 64-bit numbers.
 const MAX_ITEM_END: u64 = i64::MAX as u64;
 
-/// The extra keys of one request. Two requests share a block only if all extra keys that apply to the
-/// block are equal.
+/// The extra keys of one request. Two requests share a block only if their tokens and all extra keys
+/// that apply to the block are equal.
 ///
 /// ```
 /// use kvpool_hash::{Adapter, ExtraKeys};
@@ -31,23 +32,23 @@ const MAX_ITEM_END: u64 = i64::MAX as u64;
 /// ```
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ExtraKeys {
-    /// The adapter (`LoRA`) that computes the KV.
+    /// The adapter (`LoRA`) with which the model computes the KV.
     pub adapter: Option<Adapter>,
     /// The cache salt: requests with different salts never share blocks. It must come from a trusted
     /// gateway.
     pub salt: Option<Box<[u8]>>,
-    /// The principal that owns the blocks.
+    /// The tenant: the account or team that owns the blocks.
     pub tenant: Option<Box<[u8]>>,
     /// The version of the weights. Raise it when the model changes, so that no earlier block matches.
     pub epoch: u64,
-    /// The end user, if users must not share blocks with each other.
+    /// The end user. Set it only if users must not share blocks with each other.
     pub user: Option<Box<[u8]>>,
-    /// Images, audio and other items whose embeddings are at token positions. The order has no effect,
-    /// because the hasher sorts by position.
+    /// Images, audio and other items whose embeddings take the place of tokens. The order of the list
+    /// has no effect, because the hasher sorts items by position.
     pub multimodal: Vec<MultimodalItem>,
 }
 
-/// An adapter on top of the base weights.
+/// An adapter (`LoRA`), which changes the weights of the base model.
 ///
 /// ```
 /// use kvpool_hash::{Adapter, BlockHasher, ExtraKeys, HasherConfig};
@@ -62,11 +63,11 @@ pub struct Adapter {
     /// An immutable *content* id, such as the digest of the adapter's weights. Do not use a name that
     /// may refer to other weights later, because blocks computed with the old weights would match.
     pub id: Box<[u8]>,
-    /// The path from which it was loaded, for encodings that include it (vLLM's do).
+    /// The path from which the adapter was loaded. vLLM's encodings include it.
     pub path: Option<Box<str>>,
 }
 
-/// One multimodal item of a prompt.
+/// One multimodal item (such as an image) in a sequence.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -87,14 +88,15 @@ pub struct Adapter {
 pub struct MultimodalItem {
     /// A content id, such as the digest of the image.
     pub identifier: Box<[u8]>,
-    /// The position of the item's first placeholder token, counted from the start of the sequence, also
-    /// for items of a later turn.
+    /// The position of the item's first placeholder token, counted from the start of the sequence. This
+    /// also holds for items that a later turn adds.
     pub offset: u64,
-    /// The number of placeholder tokens. An item of length 0 overlaps no block and has no effect.
+    /// The number of placeholder tokens. An item of length 0 counts only inside of a block: at the
+    /// first position of a block it has no effect.
     pub length: u64,
 }
 
-/// Hides salt, tenant and user, which must not appear in logs.
+/// Prints the extra keys without salt, tenant and user, which must not appear in logs.
 impl fmt::Debug for ExtraKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExtraKeys")
@@ -109,8 +111,8 @@ impl fmt::Debug for ExtraKeys {
 }
 
 impl MultimodalItem {
-    /// Checks the requirements of every encoding: the ends of items fit, and so does their number.
-    /// `before` is the number of existing items.
+    /// Checks that the ends and the number of items fit into every encoding. `before` is the number of
+    /// items that the sequence already has.
     pub(crate) fn check(items: &[Self], before: usize) -> Result<(), HashError> {
         let (count, max) = (before.saturating_add(items.len()), u32::MAX as usize);
         if count > max {
@@ -125,34 +127,33 @@ impl MultimodalItem {
         }
     }
 
-    /// The item's start relative to the block's start. It is negative if the item begins in an earlier
-    /// block.
+    /// The position of the item's first token relative to that of the block. It is negative if the item
+    /// begins in an earlier block.
     ///
-    /// Both positions are below 2^63: items because of [`MultimodalItem::check`], blocks because their
-    /// tokens are in memory.
+    /// The subtraction cannot overflow, because both positions are below 2^63:
+    /// [`MultimodalItem::check`] limits those of items, and a block's tokens are in memory.
     pub(crate) fn relative_offset(&self, block_start: u64) -> i64 {
         self.offset.wrapping_sub(block_start).cast_signed()
     }
 
-    /// The position after the last token of the item.
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 }
 
-/// The items in prompt order, with an index that finds the items of a block.
+/// The items of a sequence, sorted by position, with an index that finds the items of a block.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ItemIndex {
-    /// Positions in [`ExtraKeys::multimodal`], sorted by offset, then length, then identifier. So the
-    /// order in which the engine listed them has no effect.
+    /// Indices into [`ExtraKeys::multimodal`], sorted by the item's offset, then length, then
+    /// identifier. So the order in which the engine listed the items has no effect.
     order: Box<[u32]>,
-    /// For each entry of `order`, the largest end up to and including it. It never decreases, so it can
-    /// be searched, even if items overlap.
+    /// For each entry of `order`, the largest end of this item and all earlier ones. These numbers
+    /// never decrease, so a binary search works even if items overlap.
     max_end: Box<[u64]>,
 }
 
 impl ItemIndex {
-    /// Sorts the items. `O(n log n)`; does not allocate for text.
+    /// Sorts the items in `O(n log n)`. Does not allocate for a sequence without items.
     pub(crate) fn new(items: &[MultimodalItem]) -> Self {
         if items.is_empty() {
             return Self::default();
@@ -170,18 +171,17 @@ impl ItemIndex {
                 end
             })
             .collect();
-        // The count was checked to fit 32 bits, so this conversion changes no position.
+        // The number of items was checked to fit 32 bits, so the conversion is exact.
         Self { order: order.into_iter().map(|i| i as u32).collect(), max_end }
     }
 
-    /// Whether the prompt has no items.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Whether an item begins at token `start` or later. `items` must be the list passed to
-    /// [`ItemIndex::new`].
+    /// Whether any item begins at token position `start` or later. `items` must be the list that was
+    /// passed to [`ItemIndex::new`].
     pub(crate) fn reaches(&self, items: &[MultimodalItem], start: u64) -> bool {
         self.order.last().and_then(|&i| items.get(i as usize)).is_some_and(|item| item.offset >= start)
     }
@@ -194,8 +194,8 @@ impl ItemIndex {
         first.map_or(most, |item| item.offset.saturating_sub(start) as usize)
     }
 
-    /// The items that overlap the token positions `start..end`, in prompt order. `items` must be the
-    /// list passed to [`ItemIndex::new`].
+    /// Returns the items that overlap the token positions `start..end`, sorted by position. `items`
+    /// must be the list that was passed to [`ItemIndex::new`].
     pub(crate) fn overlapping<'a>(
         &'a self,
         items: &'a [MultimodalItem],

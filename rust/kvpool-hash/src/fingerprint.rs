@@ -1,16 +1,17 @@
-//! Fingerprints: an independent second check of every hit.
+//! Fingerprints: a second, independent check of every hit.
 //!
-//! A user who chooses the tokens of a prompt can make a non-cryptographic digest collide. The
-//! fingerprint is SipHash-1-3 with 128 bits, under a key that such a user does not know. It is chained
-//! over the native encoding of the same blocks and of *all* extra keys, including those that a vLLM
-//! encoding cannot represent. It has nothing in common with the digest: neither the function, nor the
-//! key, nor the parent.
+//! A user who chooses the tokens of a prompt can find two prompts with the same non-cryptographic
+//! digest. The fingerprint is SipHash-1-3 with 128 bits, under a key that such a user does not know.
+//! Like the digest, it is chained from block to block. It covers the native encoding of the same blocks
+//! and of *all* extra keys, including those that a vLLM encoding cannot represent. It has another
+//! function, another key and another parent than the digest, so a collision of digests does not make
+//! fingerprints equal.
 //!
-//! The key is derived from the configured key and seed under its own domain tag, so that neither can be
-//! computed from their other uses. Without a configured key and seed, the key is public, and the
-//! fingerprint detects only accidental collisions.
+//! The key of the fingerprints is a hash of the configured key and seed and of a fixed tag. Because of
+//! the tag, the key cannot be computed from other values that are derived from them. Without a
+//! configured key and seed, the key is public, and the fingerprint detects only accidental collisions.
 //!
-//! Cost: SipHash-1-3 over about 93 bytes per 16-token text block, and 16 bytes of memory.
+//! Cost: SipHash-1-3 over about 93 bytes per text block of 16 tokens, and 16 bytes of memory per block.
 
 use std::hash::Hasher;
 
@@ -22,7 +23,7 @@ use super::config::HasherConfig;
 
 const KEY_TAG: &[u8] = b"kvpool fingerprint key 1";
 
-/// The keyed hash function.
+/// Computes fingerprints: SipHash-1-3 with its 128-bit key.
 #[derive(Clone, Copy)]
 pub(super) struct Fingerprinter {
     k0: u64,
@@ -30,8 +31,8 @@ pub(super) struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// Derives the key: the first 16 bytes of SHA-256 over the tag, the key and the seed, each preceded
-    /// by a byte that shows whether it is present.
+    /// Derives the key from the configuration. It is the first 16 bytes of the SHA-256 of the tag, the
+    /// configured key and the seed. A byte before each of the last two shows whether it is present.
     pub(super) fn new(config: &HasherConfig) -> Self {
         let mut message = KEY_TAG.to_vec();
         match &config.key {
@@ -53,7 +54,6 @@ impl Fingerprinter {
         Self { k0, k1 }
     }
 
-    /// Computes the fingerprint of a message.
     pub(super) fn hash(&self, message: &[u8]) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_keys(self.k0, self.k1);
         hasher.write(message);
@@ -61,7 +61,7 @@ impl Fingerprinter {
     }
 }
 
-/// The first two little-endian words of the SHA-256 of `message`.
+/// Returns the first 16 bytes of the SHA-256 of `message`, as two little-endian numbers.
 pub(super) fn first_words(message: &[u8]) -> (u64, u64) {
     let digest = Sha256::digest(message);
     let word = |at: usize| {

@@ -1,12 +1,12 @@
 //! The hasher: configuration, hash function and encoding in one immutable object.
 //!
-//! It has no mutable state. A [`ChainState`] represents a prefix by the digest (and the fingerprint) of
-//! all its blocks, and hashing a block computes the next state. So one hasher serves all threads, and a
-//! chain can be continued anywhere from its last state.
+//! A [`ChainState`] contains the digest (and the fingerprint) of a prefix. Hashing a block computes the
+//! next state from the state before it. So one hasher serves all threads, and any thread can continue a
+//! chain from its last state.
 //!
-//! Cost per block: one call of the hash function over the encoded block, plus the encoding. Text blocks
-//! are encoded into a buffer on the stack that is reused for all blocks of a call. There is no
-//! allocation per block.
+//! Cost per block: the encoding, and one call of the hash function over the encoded block. Text blocks
+//! are encoded into a buffer on the stack, which all blocks of a call reuse. There is no allocation per
+//! block.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ use super::{BlockHash, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashErr
 #[cfg(feature = "xxh3")]
 const XXH3_SEED_TAG: &[u8] = b"kvpool xxh3 seed 1";
 
-/// The hash state of a prefix: its digest and, if enabled, its fingerprint.
+/// The hash state of a prefix: its digest, and its fingerprint if the hasher computes fingerprints.
 ///
 /// ```
 /// use kvpool_hash::{BlockHasher, ChainState, ExtraKeys, HasherConfig};
@@ -44,21 +44,21 @@ pub struct ChainState {
 }
 
 impl ChainState {
-    /// Makes a state that was computed earlier or elsewhere. `fingerprint` is 0 if fingerprints are
-    /// disabled.
+    /// Makes a state from a digest and a fingerprint that were computed before. `fingerprint` is 0 if
+    /// the hasher computes none.
     #[must_use]
     pub const fn new(digest: BlockHash, fingerprint: Fingerprint) -> Self {
         Self { digest, fingerprint }
     }
 
-    /// The digest of the prefix.
+    /// The digest of all blocks of the prefix.
     #[inline]
     #[must_use]
     pub const fn digest(&self) -> BlockHash {
         self.digest
     }
 
-    /// The fingerprint of the prefix; 0 if fingerprints are disabled.
+    /// The fingerprint of all blocks of the prefix. It is 0 if the hasher computes no fingerprints.
     #[inline]
     #[must_use]
     pub const fn fingerprint(&self) -> Fingerprint {
@@ -66,7 +66,7 @@ impl ChainState {
     }
 }
 
-/// How digests are computed.
+/// The hash function of a hasher, with its key or seed.
 #[derive(Clone)]
 enum Method {
     Sha256,
@@ -83,7 +83,7 @@ enum Method {
         method: vllm::Method,
         none_hash: BlockHash,
     },
-    /// The hash of a block is the one recorded for its last token.
+    /// No hash function: the hash of a block is looked up in a table by the block's last token.
     #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
     /// SHA-256, of which these bits of the first eight bytes remain.
@@ -115,13 +115,13 @@ pub struct BlockHasher {
 }
 
 impl BlockHasher {
-    /// Makes a hasher. This derives keys and seeds, so reuse the hasher instead of making one per
-    /// request.
+    /// Makes a hasher. Reuse it for all requests, because this call derives keys and seeds.
     ///
     /// # Errors
-    /// [`HashError::BlockSize`]; [`HashError::KeyNotSupported`] for a key that neither the algorithm
-    /// nor a fingerprint uses; [`HashError::SeedRequired`] for vLLM's `xxhash` algorithms without a
-    /// seed; [`HashError::NotCompiledIn`].
+    /// [`HashError::BlockSize`] for a block size that is 0 or too large. [`HashError::KeyNotSupported`]
+    /// for a key that neither the algorithm nor a fingerprint uses. [`HashError::SeedRequired`] for
+    /// vLLM's `xxhash` algorithms without a seed. [`HashError::NotCompiledIn`] if this build does not
+    /// contain the algorithm.
     pub fn new(config: HasherConfig) -> Result<Self, HashError> {
         config.check()?;
         let method = Method::new(&config)?;
@@ -129,11 +129,11 @@ impl BlockHasher {
         Ok(Self { config, method, fingerprinter })
     }
 
-    /// Makes a hasher that looks digests up instead of computing them, for replays of journals, which
-    /// contain no tokens.
+    /// Makes a hasher that looks digests up in a table instead of computing them. Replays of journals
+    /// need it, because journals contain no tokens.
     ///
     /// # Errors
-    /// [`HashError::BlockSize`].
+    /// [`HashError::BlockSize`] for a block size that is 0 or too large.
     #[cfg(feature = "recorded")]
     pub fn recorded(config: HasherConfig, hashes: super::RecordedHashes) -> Result<Self, HashError> {
         HasherConfig { block_size: config.block_size, ..HasherConfig::default() }.check()?;
@@ -174,30 +174,30 @@ impl BlockHasher {
         self.config.algorithm
     }
 
-    /// How hits are verified.
+    /// The way in which hits are verified.
     #[inline]
     #[must_use]
     pub const fn verify(&self) -> Verify {
         self.config.verify
     }
 
-    /// Whether chains of this hasher have fingerprints.
+    /// Whether the hasher also computes fingerprints.
     #[inline]
     #[must_use]
     pub const fn has_fingerprints(&self) -> bool {
         self.fingerprinter.is_some()
     }
 
-    /// Whether the hashes depend on the epoch. If not, the epoch is only stored in the chain.
+    /// Whether digests or fingerprints depend on the epoch. If not, chains only store the epoch.
     pub(super) const fn depends_on_epoch(&self) -> bool {
         self.has_fingerprints() || !self.config.algorithm.is_vllm()
     }
 
-    /// Checks that these extra keys can be hashed with this algorithm.
+    /// Checks that the hasher's algorithm can hash these extra keys.
     ///
     /// # Errors
-    /// [`HashError::ItemRange`] or [`HashError::TooManyItems`] for invalid items; for vLLM's encodings
-    /// also [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and
+    /// [`HashError::ItemRange`] or [`HashError::TooManyItems`] for invalid multimodal items. For vLLM's
+    /// encodings also [`HashError::ExtraNotRepresentable`] (tenant, user, empty salt) and
     /// [`HashError::ExtraNotUtf8`].
     pub fn check_extra(&self, extra: &ExtraKeys) -> Result<(), HashError> {
         self.check_items(&extra.multimodal, 0)?;
@@ -208,7 +208,8 @@ impl BlockHasher {
         Ok(())
     }
 
-    /// The part of [`BlockHasher::check_extra`] for items. `before` is the number of existing items.
+    /// Does the part of [`BlockHasher::check_extra`] for multimodal items. `before` is the number of
+    /// items that the sequence already has.
     pub(super) fn check_items(&self, items: &[MultimodalItem], before: usize) -> Result<(), HashError> {
         MultimodalItem::check(items, before)?;
         #[cfg(feature = "vllm")]
@@ -218,7 +219,8 @@ impl BlockHasher {
         Ok(())
     }
 
-    /// Returns the state of the empty prefix, which is the parent of the first block.
+    /// Returns the state of the empty prefix, which is the parent of the first block. It depends on the
+    /// extra keys.
     ///
     /// # Errors
     /// The errors of [`BlockHasher::check_extra`].
@@ -227,7 +229,7 @@ impl BlockHasher {
         Ok(self.root_unchecked(extra))
     }
 
-    /// Like [`BlockHasher::root`], for extra keys that have been checked.
+    /// Like [`BlockHasher::root`], without checks of the extra keys.
     pub(super) fn root_unchecked(&self, extra: &ExtraKeys) -> ChainState {
         let message = canonical::root_message(extra);
         let digest = self.method.root(&message);
@@ -239,8 +241,9 @@ impl BlockHasher {
     /// [`BlockHasher::extend`] is faster.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] and [`HashError::BlockStart`] for arguments that are not a block, and
-    /// the errors of [`BlockHasher::check_extra`].
+    /// [`HashError::NotOneBlock`] for another number of tokens than one block.
+    /// [`HashError::BlockStart`] if `start` is not a multiple of the block size. The errors of
+    /// [`BlockHasher::check_extra`].
     pub fn hash_block(
         &self,
         parent: &ChainState,
@@ -260,12 +263,13 @@ impl BlockHasher {
     }
 
     /// Hashes whole blocks and appends them to `chain`, whose blocks must have been hashed with the
-    /// same hasher and extra keys. Returns the number of blocks.
+    /// same hasher and extra keys. Returns the number of appended blocks.
     ///
     /// # Errors
-    /// [`HashError::NotBlockAligned`]; [`HashError::ChainMismatch`] if the algorithm, block size or
-    /// epoch differ; [`HashError::ChainNotExtendable`] for digests computed elsewhere; and the errors
-    /// of [`BlockHasher::check_extra`]. The chain is then unchanged.
+    /// [`HashError::NotBlockAligned`] if the tokens are not whole blocks. [`HashError::ChainMismatch`]
+    /// if the chain has another algorithm, block size or epoch. [`HashError::ChainNotExtendable`] if
+    /// the chain's digests were computed elsewhere. The errors of [`BlockHasher::check_extra`]. An
+    /// error leaves the chain unchanged.
     pub fn extend(
         &self,
         chain: &mut HashChain,
@@ -283,7 +287,8 @@ impl BlockHasher {
         Ok(tokens.len() / block_size)
     }
 
-    /// Like [`BlockHasher::extend`], from a known state and for arguments that have been checked.
+    /// Like [`BlockHasher::extend`], without checks. `state` is the state of the chain's last block, or
+    /// that of the empty prefix.
     pub(super) fn extend_unchecked(
         &self,
         chain: &mut HashChain,
@@ -307,7 +312,8 @@ impl BlockHasher {
         self.run(state, start, tokens, extra, items, |state| chain.push_state(state, fingerprints))
     }
 
-    /// Hashes whole blocks, calls `each` with each state, and returns the last state.
+    /// Hashes the whole blocks of `tokens` one after the other. Calls `each` with the state after each
+    /// block, and returns the last state.
     fn run(
         &self,
         mut state: ChainState,
@@ -397,7 +403,8 @@ impl Method {
         Err(HashError::NotCompiledIn { algorithm })
     }
 
-    /// The digest of the empty prefix, whose native encoding is `message`.
+    /// Returns the digest of the empty prefix. `message` is its native encoding, which vLLM's
+    /// algorithms do not use.
     fn root(&self, message: &[u8]) -> BlockHash {
         #[cfg(feature = "vllm")]
         if let Self::Vllm { none_hash, .. } = self {
@@ -406,7 +413,7 @@ impl Method {
         self.digest(message)
     }
 
-    /// Whether blocks have the native encoding.
+    /// Whether digests are computed from the native encoding of blocks.
     const fn is_native(&self) -> bool {
         match self {
             #[cfg(feature = "vllm")]
@@ -417,7 +424,6 @@ impl Method {
         }
     }
 
-    /// The digest of a text block in the native encoding.
     #[inline]
     fn text_block(&self, message: &TextMessage<'_>) -> BlockHash {
         if matches!(self, Self::Sha256) {
@@ -426,7 +432,6 @@ impl Method {
         self.digest(message.bytes())
     }
 
-    /// The digest of a block in the native encoding.
     #[inline]
     fn block(&self, message: &mut BlockMessage<'_>) -> BlockHash {
         if matches!(self, Self::Sha256) {
@@ -435,12 +440,11 @@ impl Method {
         self.digest(message.bytes())
     }
 
-    /// The digest of a message in the native encoding.
     #[inline]
     fn digest(&self, message: &[u8]) -> BlockHash {
         match self {
             Self::Sha256 => sha256(message),
-            // This arm is never reached: vLLM's encodings have no native messages.
+            // This line is never reached, because vLLM's algorithms do not hash native messages.
             #[cfg(feature = "vllm")]
             Self::Vllm { .. } => sha256(message),
             #[cfg(feature = "recorded")]
@@ -459,8 +463,8 @@ impl Method {
     }
 }
 
-/// Derives XXH3's 64-bit seed: the first word of SHA-256 over a tag and the seed. Without a seed it is
-/// 0, which means unseeded XXH3.
+/// Derives the 64-bit seed of XXH3: the first 8 bytes of the SHA-256 of a tag and the configured seed.
+/// Without a configured seed it is 0, which is the default of XXH3.
 #[cfg(feature = "xxh3")]
 fn xxh3_seed(seed: Option<&str>) -> u64 {
     seed.map_or(0, |seed| first_words(&[XXH3_SEED_TAG, seed.as_bytes()].concat()).0)
@@ -468,7 +472,8 @@ fn xxh3_seed(seed: Option<&str>) -> u64 {
 
 impl fmt::Debug for BlockHasher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Derived keys and seeds must not appear in logs. The configuration hides its own.
+        // Derived keys and seeds must not appear in logs. The configuration hides its key and seed
+        // itself.
         f.debug_struct("BlockHasher").field("config", &self.config).finish_non_exhaustive()
     }
 }

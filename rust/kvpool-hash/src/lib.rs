@@ -9,22 +9,22 @@
 //!
 //! * [`BlockHasher`] combines hash function, encoding, keys and block size. It is immutable and shared
 //!   by all threads.
-//! * [`HashCursor`] hashes one sequence, with append and truncate. Its [`HashChain`] is always that of
-//!   its tokens.
-//! * [`ExtraKeys`] contains everything besides tokens that a hash covers.
-//! * [`HashAlgorithm`] is a hash function with its encoding: three over the native encoding, and vLLM's
-//!   four, bit for bit ([`vllm`]).
-//! * [`Verify`] adds an independent keyed [`Fingerprint`], for hash functions that can be made to
-//!   collide.
+//! * [`HashCursor`] hashes one sequence, which can be appended to and truncated. Its [`HashChain`]
+//!   always contains the digests of its full blocks.
+//! * [`ExtraKeys`] contains all inputs of a hash besides the tokens.
+//! * [`HashAlgorithm`] is a hash function with its encoding. Three algorithms use kvpool's native
+//!   encoding. Four compute vLLM's digests, bit for bit ([`vllm`]).
+//! * [`Verify`] adds an independent keyed [`Fingerprint`] to each digest. It is meant for hash
+//!   functions for which an attacker can find collisions.
 //!
-//! Digests depend only on the configuration and the input, not on the process, the host, its byte order
-//! or the environment. The byte-level specification is `design/hash-specification.md`.
-//! `tests/data/hash_vectors.json` contains vectors, made by an independent Python program.
+//! Digests depend only on the configuration and the input. They do not depend on the process, the host,
+//! its byte order or the environment. `design/hash-specification.md` specifies all bytes.
+//! `tests/data/hash_vectors.json` contains test vectors that an independent Python program computed.
 //!
 //! SHA-256, the default, is always compiled in. The other hash functions and vLLM's encodings are cargo
 //! features. All names are known in every build. If an algorithm is not compiled in
-//! ([`HashAlgorithm::is_compiled_in`]), making a hasher returns [`HashError::NotCompiledIn`] with the
-//! features to enable.
+//! ([`HashAlgorithm::is_compiled_in`]), making a hasher returns [`HashError::NotCompiledIn`], whose
+//! message names the features to enable.
 //!
 //! | feature | algorithms |
 //! |---|---|
@@ -96,7 +96,7 @@ pub use link::{ChainLink, LinkRef};
 #[cfg(feature = "recorded")]
 pub use recorded::RecordedHashes;
 
-/// Compiles the example of the README as a test.
+/// Tests the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

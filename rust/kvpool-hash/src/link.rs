@@ -1,9 +1,9 @@
 //! `ChainLink`: one block of a hash chain, as a separate value.
 //!
-//! A [`HashChain`](super::HashChain) belongs to a sequence that grows at its end. For a tree of blocks,
-//! in which each block has one predecessor, store a [`ChainLink`] per full block instead. It is enough
-//! to make the next link, to register the block, and to verify a hit on it. It takes O(block size)
-//! memory.
+//! A [`HashChain`](super::HashChain) belongs to one sequence, which grows at its end. For a tree of
+//! blocks, in which each block has one predecessor, store one [`ChainLink`] per full block instead.
+//! With a link, a caller can hash the next block, register the block in a pool, and verify a hit on it.
+//! A link takes O(block size) memory.
 
 use std::fmt;
 
@@ -11,7 +11,8 @@ use super::{
     BlockHash, BlockHasher, ChainState, ExtraKeys, Fingerprint, HashAlgorithm, HashChain, HashError,
 };
 
-/// A full block of a hash chain, with its position and its predecessor.
+/// A full block of a hash chain: its digest, its tokens, its position, and the digest of its
+/// predecessor.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -39,13 +40,13 @@ pub struct ChainLink {
 }
 
 impl ChainLink {
-    /// Hashes one block after `parent`, or the first block of a chain. `extra` must be the extra keys
-    /// of the parent.
+    /// Hashes one block after `parent`. Without a parent, it is the first block of a chain. `extra`
+    /// must be the extra keys with which the parent was hashed.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] for more or fewer tokens than a block; [`HashError::ChainMismatch`]
-    /// if the parent has another algorithm, block size or epoch; the errors of
-    /// [`BlockHasher::check_extra`].
+    /// [`HashError::NotOneBlock`] for another number of tokens than one block.
+    /// [`HashError::ChainMismatch`] if the parent has another algorithm, block size or epoch, or if
+    /// only one of parent and hasher has fingerprints. The errors of [`BlockHasher::check_extra`].
     pub fn new(
         hasher: &BlockHasher,
         parent: Option<&Self>,
@@ -73,14 +74,15 @@ impl ChainLink {
         })
     }
 
-    /// Makes a link whose digest was computed elsewhere. `parent` is the digest and the depth of the
-    /// previous block; `None` for the first block of a chain.
+    /// Makes a link from a digest that was computed elsewhere. `parent` contains the digest and the
+    /// depth of the previous block. It is `None` for the first block of a chain.
     ///
     /// The link has no fingerprint, so a pool that verifies hits by fingerprints refuses it.
     ///
     /// # Errors
-    /// [`HashError::NotOneBlock`] without tokens; [`HashError::DigestPadding`] for non-zero bytes after
-    /// the digest length of `algorithm`, because such a digest could never match.
+    /// [`HashError::NotOneBlock`] for an empty list of tokens. [`HashError::DigestPadding`] for a
+    /// digest with non-zero bytes after the digest length of `algorithm`, because such a digest could
+    /// never match.
     pub fn from_digest(
         algorithm: HashAlgorithm,
         epoch: u64,
@@ -107,8 +109,9 @@ impl ChainLink {
         })
     }
 
-    /// Makes the link of block `position` of a chain. `None` after the end of the chain, and if its
-    /// digests were computed elsewhere, because a link needs its block's tokens.
+    /// Makes the link of the block at `position` in a chain. `None` if the chain has no such block.
+    /// Also `None` if the digests of the chain were computed elsewhere, because a link contains the
+    /// tokens of its block.
     #[must_use]
     pub fn of_chain(chain: &HashChain, position: usize) -> Option<Self> {
         let LinkRef { algorithm, hash, fingerprint, tokens, depth, parent } = chain.link(position)?;
@@ -123,7 +126,7 @@ impl ChainLink {
         })
     }
 
-    /// Makes a link of any content, without checks: see [`super::HashChain::forged`]. Only for tests
+    /// Makes a link with any content, without checks, like [`super::HashChain::forged`]. Only for tests
     /// and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
@@ -176,14 +179,14 @@ impl ChainLink {
         self.algorithm
     }
 
-    /// The epoch in which it was hashed.
+    /// The epoch (the version of the model's weights) for which the block was hashed.
     #[inline]
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Its position in the chain: 0 for the first block of a prompt.
+    /// The block's position in the chain. It is 0 for the first block of a prompt.
     #[inline]
     #[must_use]
     pub const fn depth(&self) -> u32 {
@@ -197,14 +200,14 @@ impl ChainLink {
         &self.tokens
     }
 
-    /// The number of tokens from the start of the chain to the end of the block.
+    /// The number of tokens in the chain up to the end of the block.
     #[inline]
     #[must_use]
     pub const fn num_tokens(&self) -> u64 {
         (self.depth as u64 + 1) * self.tokens.len() as u64
     }
 
-    /// The data of the block that an index needs.
+    /// Returns what a prefix index needs to know of the block.
     #[inline]
     #[must_use]
     pub fn as_ref(&self) -> LinkRef<'_> {
@@ -219,7 +222,7 @@ impl ChainLink {
     }
 }
 
-/// Prints the position in the chain, but not the tokens.
+/// Prints the position in the chain, but not the tokens, which may be private.
 impl fmt::Debug for ChainLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChainLink")
@@ -231,24 +234,24 @@ impl fmt::Debug for ChainLink {
     }
 }
 
-/// The data of a block that an index stores. They come from a chain, a link, or another index.
+/// The data of a block that a prefix index needs. It comes from a chain, a link, or another index.
 #[derive(Clone, Copy)]
 pub struct LinkRef<'a> {
-    /// The hash function and encoding.
+    /// The hash function and encoding of the digest.
     pub algorithm: HashAlgorithm,
     /// The digest of the block and everything before it.
     pub hash: BlockHash,
-    /// The fingerprint, if hits are verified.
+    /// The fingerprint of the same prefix, if the hasher computes fingerprints.
     pub fingerprint: Option<Fingerprint>,
-    /// The block's tokens, if they are known.
+    /// The tokens of the block. `None` if the digest was computed elsewhere without them.
     pub tokens: Option<&'a [u32]>,
-    /// Its position in the chain.
+    /// The block's position in the chain. It is 0 for the first block of a prompt.
     pub depth: u32,
-    /// The digest of the block before it; `None` for the first block.
+    /// The digest of the previous block. `None` for the first block.
     pub parent: Option<BlockHash>,
 }
 
-/// Prints the position in the chain, but not the tokens.
+/// Prints the position in the chain, but not the tokens, which may be private.
 impl fmt::Debug for LinkRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinkRef")

@@ -1,14 +1,15 @@
-//! Writes the few types that vLLM hashes, in pickle protocol 5, byte for byte like `CPython`'s C
+//! Writes the Python types that vLLM hashes in pickle protocol 5, byte for byte like `CPython`'s C
 //! pickler.
 //!
-//! Two properties of that pickler, besides the opcodes, change the digest:
+//! Two features of that pickler affect the bytes, and so the digest:
 //!
 //! * **Memo.** A string, a bytes object or a tuple gets a memo number when it is written. If the same
-//!   string or bytes *object* occurs again, a reference to that number is written. An equal but
-//!   distinct object is written in full again. So the identity of objects is an input ([`ObjectId`]).
-//! * **Frames.** The stream is cut into frames. Before each object, a frame that has reached 64 KiB is
-//!   closed. A string of 64 KiB or more is outside of all frames. A frame of fewer than 4 bytes has no
-//!   header.
+//!   string or bytes *object* occurs again, the pickler writes only this number. It writes an equal but
+//!   distinct object in full again. So the identities of objects are an input of the digest
+//!   ([`ObjectId`]).
+//! * **Frames.** The output is divided into frames. Before each object, the pickler ends a frame that
+//!   has reached 64 KiB. A string of 64 KiB or more is outside of all frames. A frame of fewer than 4
+//!   bytes has no header.
 //!
 //! [`text_block`] writes the common case, a block without extra keys, into a flat buffer, with one
 //! 8-byte store per token. [`Pickler`] handles everything else and appends to a vector.
@@ -43,22 +44,24 @@ const BINUNICODE8: u8 = 0x8d;
 const BINGET: u8 = b'h';
 const LONG_BINGET: u8 = b'j';
 
-/// The longest encoding of a 32-bit token, in bytes.
 const MAX_TOKEN: usize = 7;
 
-/// The maximum number of tokens for [`text_block`]. With a parent of at most 32 bytes, such a block
-/// always fits into one frame.
+/// The largest number of tokens that [`text_block`] accepts. With a parent of at most 32 bytes, such a
+/// block always fits into one frame.
 pub(super) const ONE_FRAME_TOKENS: usize = 8192;
 
-/// The buffer size that [`text_block`] needs for `tokens` tokens. Its stores are 8 bytes wide.
+/// The number of bytes that the buffer of [`text_block`] needs for `tokens` tokens. It includes room
+/// for the last 8-byte store.
 pub(super) const fn text_block_capacity(tokens: usize) -> usize {
-    // PROTO and frame header, parent, MARK, tokens, end, slack for the wide store.
+    // In this order: PROTO and frame header, parent, MARK, tokens, end, and room for the last 8-byte
+    // store.
     11 + 35 + 1 + MAX_TOKEN * tokens + 6 + 8
 }
 
-/// Writes `(parent, tuple(tokens), None)` and returns the number of bytes.
+/// Writes the pickle of `(parent, tuple(tokens), None)` into a buffer, and returns the number of bytes
+/// written.
 ///
-/// The parent has 1..=32 bytes, there are 1..=[`ONE_FRAME_TOKENS`] tokens, and the buffer has at least
+/// `parent` has 1 to 32 bytes, and there are 1 to [`ONE_FRAME_TOKENS`] tokens. The buffer has at least
 /// [`text_block_capacity`] bytes.
 pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> usize {
     buffer[..3].copy_from_slice(&[PROTO_5[0], PROTO_5[1], FRAME]);
@@ -85,7 +88,8 @@ pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> us
     at
 }
 
-/// Returns a token's opcode and bytes, in the low end of a word, and the number of bytes.
+/// Returns the pickle of a token (its opcode and its value) in the low bytes of a 64-bit number, and
+/// how many bytes it takes.
 #[inline]
 fn token_word(token: u32) -> (u64, usize) {
     let value = u64::from(token);
@@ -93,7 +97,8 @@ fn token_word(token: u32) -> (u64, usize) {
         if token <= 0x7fff_ffff {
             (value << 8 | u64::from(BININT), 5)
         } else {
-            // The token takes five bytes, because the sign bit of the fourth byte is set.
+            // The value takes five bytes instead of four: pickle's integers are signed, and four bytes
+            // would be read as a negative number.
             (value << 16 | 5 << 8 | u64::from(LONG1), 7)
         }
     } else if token > 0xff {
@@ -103,25 +108,24 @@ fn token_word(token: u32) -> (u64, usize) {
     }
 }
 
-/// Writes any nesting of tuples, integers, strings, bytes and `None`.
+/// An encoder that writes Python values as pickle. Tuples can be nested.
 pub(super) struct Pickler<'a> {
     out: &'a mut Vec<u8>,
-    /// The position of the header of the open frame.
+    /// The position of the header of the frame that is being written. `None` if no frame has begun.
     frame: Option<usize>,
     framing: bool,
-    /// The number of memo numbers assigned so far. Numbers are assigned in order, each once.
+    /// The number of memo numbers that have been assigned. Numbers are assigned in ascending order.
     memo_len: u32,
     memo: HashMap<ObjectId, u32>,
 }
 
 impl<'a> Pickler<'a> {
-    /// Starts a stream in `out`, which has to be empty.
+    /// Starts a pickle in `out`, which has to be empty.
     pub(super) fn new(out: &'a mut Vec<u8>) -> Self {
         out.extend_from_slice(&PROTO_5);
         Self { out, frame: None, framing: true, memo_len: 0, memo: HashMap::new() }
     }
 
-    /// Ends the stream.
     pub(super) fn finish(mut self) {
         self.write(&[STOP]);
         self.commit_frame();
@@ -135,7 +139,7 @@ impl<'a> Pickler<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Closes a frame that is large enough. Called before each object.
+    /// Ends the current frame if it has reached 64 KiB. Called before each object.
     fn boundary(&mut self) {
         if self.frame.is_some_and(|start| self.out.len() - start - FRAME_HEADER >= FRAME_TARGET) {
             self.commit_frame();
@@ -154,7 +158,6 @@ impl<'a> Pickler<'a> {
         }
     }
 
-    /// Assigns the next memo number to the object just written.
     fn memoize(&mut self, object: Option<ObjectId>) {
         if let Some(object) = object {
             self.memo.insert(object, self.memo_len);
@@ -163,7 +166,7 @@ impl<'a> Pickler<'a> {
         self.write(&[MEMOIZE]);
     }
 
-    /// Writes a reference to an object that has a memo number. Returns false if it has none.
+    /// If the object already has a memo number, writes a reference to it. Returns whether it has one.
     fn get(&mut self, object: Option<ObjectId>) -> bool {
         let Some(&index) = object.and_then(|object| self.memo.get(&object)) else { return false };
         match u8::try_from(index) {
@@ -180,8 +183,8 @@ impl<'a> Pickler<'a> {
         self.write(&all[..=bytes.len()]);
     }
 
-    /// Writes a string or bytes object. The last argument contains the opcodes for lengths of 1, 4 and
-    /// 8 bytes.
+    /// Writes a string or bytes object. The last argument contains the three opcodes for objects whose
+    /// length fits into 1, 4 or 8 bytes.
     fn data(&mut self, data: &[u8], object: Option<ObjectId>, [short, medium, long]: [u8; 3]) {
         self.boundary();
         if self.get(object) {
@@ -214,7 +217,7 @@ impl Encoder for Pickler<'_> {
 
     fn end_tuple(&mut self, len: usize) {
         match len {
-            // CPython has only one empty tuple object, and never numbers it.
+            // CPython has only one empty tuple object, which never gets a memo number.
             0 => return self.write(&[EMPTY_TUPLE]),
             1..=3 => self.write(&[TUPLE_1_TO_3[len - 1]]),
             _ => self.write(&[TUPLE]),
@@ -235,7 +238,8 @@ impl Encoder for Pickler<'_> {
             0x100..=0xffff => self.write(&[BININT2, bytes[0], bytes[1]]),
             -0x8000_0000..=0x7fff_ffff => self.write_sized(BININT, &bytes[..4]),
             _ => {
-                // The shortest two's complement form that keeps the sign.
+                // Pickle stores such an integer in as few bytes as possible, in two's complement with
+                // its sign bit.
                 let magnitude = if value < 0 { !value } else { value };
                 let len = (64 - magnitude.leading_zeros() as usize) / 8 + 1;
                 let mut all = [0; 10];

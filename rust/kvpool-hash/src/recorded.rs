@@ -1,15 +1,16 @@
-//! Digests of a recorded run, which are looked up instead of computed.
+//! Digests of a recorded run, which a replay looks up instead of computing them.
 //!
-//! A journal contains no tokens. For each block, it contains the first eight bytes of the digest and,
-//! if hits are verified, of the fingerprint. A replay therefore makes up prompts: the last token of
-//! each block is the index of the block's entry in this table. Cursors, chains and the index then work
-//! as in the recorded run, with the recorded digests.
+//! A journal contains no tokens. For each block, it contains only the first eight bytes of the digest
+//! and, if hits are verified, of the fingerprint. A replay therefore invents prompts: the last token of
+//! each block is the index of the block's entry in a table of digests. With the recorded digests,
+//! cursors, chains and the index then work as in the recorded run.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{BlockHash, ChainState, Fingerprint};
 
-/// The table of digests of a replay, shared with its [`super::BlockHasher`].
+/// The table of digests of a replay. Its clones share one table, and one of them is in the
+/// [`super::BlockHasher`].
 ///
 /// ```
 /// use kvpool_hash::{BlockHasher, ExtraKeys, HashCursor, HasherConfig, RecordedHashes};
@@ -36,8 +37,8 @@ impl RecordedHashes {
         Some(token)
     }
 
-    /// Replaces the digest of a token, for example when the same tokens are hashed in another epoch.
-    /// Returns false for a token without an entry.
+    /// Replaces the entry that a token refers to, for example if the same tokens are hashed for another
+    /// epoch. Returns false if the token has no entry.
     #[must_use]
     pub fn replace(&self, token: u32, key: u64, fingerprint: u64) -> bool {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -47,12 +48,13 @@ impl RecordedHashes {
         })
     }
 
-    /// Removes all entries. New tokens start at 0 again.
+    /// Removes all entries. The next entry gets token 0 again.
     pub fn clear(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Vec::new();
     }
 
-    /// The hash of a block that ends in `token`; all zeros for a token without an entry.
+    /// Returns the digest and the fingerprint for a block whose last token is `token`. They are 0 if
+    /// the token has no entry.
     pub(super) fn state(&self, token: Option<u32>) -> ChainState {
         let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let entry = token.and_then(|token| table.get(token as usize)).copied();

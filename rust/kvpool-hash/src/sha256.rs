@@ -1,26 +1,27 @@
 //! SHA-256 of one short message.
 //!
-//! Two libraries are used, each where it is fastest. With the processor's SHA instructions, `sha2`'s
-//! compression function is called directly, because a digest object costs as much as a third of hashing
-//! a block. Without those instructions, `ring` has the fastest vector code. The feature `sha256` adds
-//! `ring`. Without that feature, `sha2` computes everything, at 1.7 times the cost. All of them return
-//! the same digests.
+//! Two libraries compute it, each where it is fastest, with the same digests:
+//!
+//! - On processors with SHA instructions, `sha2`'s compression function is called directly. Making a
+//!   digest object would cost as much as a third of hashing a block.
+//! - On other processors, `ring` has the fastest vector code. The feature `sha256` adds `ring`. Without
+//!   this feature, `sha2` computes everything, at 1.7 times the cost.
 
 use super::BlockHash;
 
-/// The initial state: FIPS 180-4, section 5.3.3.
+/// The initial state of SHA-256, from FIPS 180-4, section 5.3.3.
 const INITIAL: [u32; 8] =
     [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
 
-/// Bytes per compression, and bytes of the message length at the end of the last block.
+/// Number of bytes in a block of SHA-256, which is hashed by one compression.
 const BLOCK: usize = 64;
 const LENGTH: usize = 8;
 
-/// The maximum number of bytes that the padding takes after a message.
+/// The largest number of bytes that the padding can take after a message.
 pub(super) const PADDING: usize = BLOCK + LENGTH;
 const ZEROS: [u8; PADDING] = [0; PADDING];
 
-/// Whether the processor has SHA instructions that `sha2` uses.
+/// Whether the processor has SHA instructions, and `sha2` uses them.
 #[inline]
 fn has_sha_instructions() -> bool {
     #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
@@ -29,7 +30,6 @@ fn has_sha_instructions() -> bool {
     return false;
 }
 
-/// SHA-256 of `message`.
 #[inline]
 pub(super) fn sha256(message: &[u8]) -> BlockHash {
     if !has_sha_instructions() {
@@ -45,8 +45,8 @@ pub(super) fn sha256(message: &[u8]) -> BlockHash {
     finish(state, &mut last, rest.len(), message.len())
 }
 
-/// SHA-256 of the first `len` bytes of a buffer. Nothing is copied if the buffer has [`PADDING`] more
-/// bytes, which are overwritten.
+/// Returns the SHA-256 of the first `len` bytes of a buffer. If the buffer has [`PADDING`] more bytes,
+/// they are overwritten and the message is not copied.
 #[inline]
 pub(super) fn sha256_in_place(buffer: &mut [u8], len: usize) -> BlockHash {
     if has_sha_instructions() && buffer.len() >= len + PADDING {
@@ -60,8 +60,9 @@ pub(super) const fn padded_len(len: usize) -> usize {
     (len + 1 + LENGTH).next_multiple_of(BLOCK)
 }
 
-/// Writes the padding of a message of `total` bytes, as in FIPS 180-4, section 5.1.1. The rest of the message
-/// is the first `len` bytes of the buffer. The buffer is zero from there on.
+/// Writes the padding of a message after its end, as in FIPS 180-4, section 5.1.1. The whole message
+/// has `total` bytes. Its last `len` bytes are the start of the buffer, and all later bytes of the
+/// buffer have to be zero.
 #[inline]
 pub(super) fn pad(buffer: &mut [u8], len: usize, total: usize) {
     let end = padded_len(len);
@@ -69,7 +70,7 @@ pub(super) fn pad(buffer: &mut [u8], len: usize, total: usize) {
     buffer[end - LENGTH..end].copy_from_slice(&(total as u64 * 8).to_be_bytes());
 }
 
-/// Returns the SHA-256 of the first `len` bytes of a buffer that ends with their padding.
+/// Returns the SHA-256 of the first `len` bytes of a buffer, which already contains their padding.
 #[inline]
 pub(super) fn sha256_padded(buffer: &[u8], len: usize) -> BlockHash {
     if has_sha_instructions() {
@@ -78,16 +79,17 @@ pub(super) fn sha256_padded(buffer: &[u8], len: usize) -> BlockHash {
     digested(&buffer[..len])
 }
 
-/// Pads and compresses the rest of a message of `total` bytes, which is the first `len` bytes of the buffer.
+/// Pads and hashes the end of a message of `total` bytes. Its last `len` bytes are the start of the
+/// buffer. `state` is the state after all earlier bytes.
 #[inline]
 fn finish(state: [u32; 8], buffer: &mut [u8], len: usize, total: usize) -> BlockHash {
-    // A constant width compiles to two stores. Excess bytes are overwritten below.
+    // A copy of fixed length compiles to few stores. The padding overwrites a part of these zeros.
     buffer[len..len + PADDING].copy_from_slice(&ZEROS);
     pad(buffer, len, total);
     compressed(state, &buffer[..padded_len(len)])
 }
 
-/// Compresses the last blocks of a message and returns its digest.
+/// Hashes the last blocks of a message, which include its padding. Returns the digest of the message.
 #[inline]
 fn compressed(mut state: [u32; 8], blocks: &[u8]) -> BlockHash {
     sha2::block_api::compress256(&mut state, blocks.as_chunks().0);
@@ -114,7 +116,7 @@ fn digested(message: &[u8]) -> BlockHash {
 mod tests {
     use super::{PADDING, digested, sha256, sha256_in_place};
 
-    /// Covers every length up to several blocks, so that each boundary of the padding is included.
+    /// The lengths go up to several blocks of SHA-256, so that every position of the padding occurs.
     #[test]
     fn all_sha256_implementations_agree() {
         let message: Vec<u8> = (0..1000u32).map(|i| (i * 7 + i / 256) as u8).collect();

@@ -13,13 +13,12 @@ fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<Bl
     Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
 }
 
-/// The algorithms that this build can compute.
 fn compiled_in() -> impl Iterator<Item = HashAlgorithm> {
     HashAlgorithm::ALL.iter().copied().filter(|algorithm| algorithm.is_compiled_in())
 }
 
-/// An algorithm that is not compiled in has a name in every build, and digests that were computed
-/// elsewhere are accepted.
+/// A name is known in every build. A build that cannot compute the algorithm still accepts digests that
+/// were computed elsewhere.
 #[test]
 fn an_algorithm_that_is_not_compiled_in_is_refused_with_its_features() {
     assert!(compiled_in().count() > 0);
@@ -39,7 +38,7 @@ fn an_algorithm_that_is_not_compiled_in_is_refused_with_its_features() {
     }
 }
 
-/// `make test-slow` runs these tests without features, and with each feature alone.
+/// `make test-slow` runs the tests of this crate with no cargo feature, and with each feature alone.
 #[test]
 fn the_default_configuration_works_in_every_build() {
     let hasher = BlockHasher::new(HasherConfig { block_size: 4, ..HasherConfig::default() }).unwrap();
@@ -125,7 +124,6 @@ fn other_algorithms_than_vllms_are_refused() {
     assert!(vllm::none_hash(HashAlgorithm::VllmXxhash, None).is_err());
 }
 
-/// Secrets do not appear in logs.
 #[cfg(feature = "blake3")]
 #[test]
 fn debug_hides_key_and_seed() {
@@ -202,8 +200,8 @@ fn rebase_rehashes_only_if_the_epoch_is_part_of_the_hash() {
     assert_eq!(rehashed(HashAlgorithm::VllmSha256, Verify::Fingerprint), 2);
 }
 
-/// Checks both directions: another salt never hits, and the same salt does. The first alone would hold
-/// for a broken hash, too.
+/// Digests that are never equal would fail the first check. A digest that ignored the salt would fail
+/// the second.
 #[test]
 fn different_salts_never_share_and_equal_salts_do() {
     for algorithm in compiled_in() {

@@ -1,9 +1,9 @@
 //! vLLM's block hashes, bit for bit: `hash_fn((parent, tuple(tokens), extra_keys or None))`.
 //!
-//! There are two layers. [`hash_block`] is for engines that build the extra keys themselves. It takes
-//! them as data, with object identities, because pickle writes a repeated object as a reference (see
-//! [`ObjectId`]). The other layer, used by [`BlockHasher`](super::BlockHasher), converts [`ExtraKeys`]
-//! to the tuples that vLLM makes, in its order:
+//! There are two ways to compute them. [`hash_block`] is for engines that build the tuples of extra
+//! keys themselves. It takes these tuples with the identities of their objects, because pickle writes a
+//! repeated object as a reference (see [`ObjectId`]). [`BlockHasher`](super::BlockHasher) converts
+//! [`ExtraKeys`] to the tuples that vLLM makes, in vLLM's order:
 //!
 //! ```text
 //! ("lora", id, path)
@@ -11,10 +11,11 @@
 //! ("cache_salt", salt)                  on the first block
 //! ```
 //!
-//! That layer also chooses the identities of the objects. Each of the three constants (`"lora"`,
+//! `BlockHasher` also chooses the identities of the objects. Each of the three constants (`"lora"`,
 //! `"mm"`, `"cache_salt"`) is one interned object. Every id, path, identifier and salt is a separate
 //! object, as in a process that received them over a network. `CPython` has only one object for the
-//! empty string, and for each string of one Latin-1 character, so these strings are exceptions.
+//! empty string, and for each string of one Latin-1 character, so equal strings of these kinds have one
+//! identity.
 //!
 //! Tenants, users and empty salts cannot be represented in these encodings and are refused. The epoch
 //! is not part of the digest.
@@ -27,10 +28,10 @@ use super::extra::{ExtraKeys, ItemIndex};
 use super::pickle::{self, Pickler};
 use super::{BlockHash, HashAlgorithm, HashError, MultimodalItem};
 
-/// The seed of vLLM's cryptographic algorithms if `PYTHONHASHSEED` is not set.
+/// The seed that vLLM uses for its cryptographic algorithms if `PYTHONHASHSEED` is not set.
 pub const DEFAULT_SEED: &str = "vllm-none-hash";
 
-/// A member of a tuple in a block's extra keys.
+/// A value in a tuple of a block's extra keys.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -45,20 +46,20 @@ pub const DEFAULT_SEED: &str = "vllm-none-hash";
 pub enum Atom {
     /// `None`.
     None,
-    /// An `int` (not a `bool`).
+    /// A Python `int`, but not a `bool`.
     Int(i64),
-    /// A `str` without surrogates.
+    /// A Python `str` without surrogates, so that it is valid UTF-8.
     Str {
         /// The text.
         text: Box<str>,
-        /// The identity of the object.
+        /// The identity of the `str` object.
         object: ObjectId,
     },
-    /// A `bytes`.
+    /// A Python `bytes` object.
     Bytes {
         /// The bytes.
         bytes: Box<[u8]>,
-        /// The identity of the object.
+        /// The identity of the `bytes` object.
         object: ObjectId,
     },
 }
@@ -77,14 +78,15 @@ impl Atom {
     }
 }
 
-/// One tagged tuple of a block's extra keys, such as `("mm", identifier, offset)`.
+/// One tuple of a block's extra keys. Its first member names the kind of key, as in
+/// `("mm", identifier, offset)`.
 pub type ExtraTuple = Vec<Atom>;
 
-/// Computes the digest of one block from everything that vLLM hashes.
+/// Computes vLLM's digest of one block.
 ///
-/// `parent` is the parent's digest, or [`none_hash`] for the first block. `extra` is `None` if vLLM
-/// passes `None`. An empty slice is an empty tuple, which gives another digest. Allocates only for
-/// extra keys and for blocks of more than about 60 tokens.
+/// `parent` is the digest of the previous block, or [`none_hash`] for the first block. `extra` is
+/// `None` if vLLM passes `None`. An empty slice means an empty tuple, which gives another digest than
+/// `None`. The call allocates only for extra keys, and for blocks of more than about 60 tokens.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -98,7 +100,8 @@ pub type ExtraTuple = Vec<Atom>;
 /// ```
 ///
 /// # Errors
-/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's; [`HashError::NotCompiledIn`].
+/// [`HashError::NotVllm`] for an algorithm that is not one of vLLM's. [`HashError::NotCompiledIn`] if
+/// this build does not contain the algorithm.
 pub fn hash_block(
     algorithm: HashAlgorithm,
     parent: &[u8],
@@ -113,8 +116,9 @@ pub fn hash_block(
     })
 }
 
-/// Computes the digests of a run of blocks without extra keys: [`hash_block`] for each whole block of
-/// `tokens`, with each digest as the parent of the next. Tokens after the last whole block are ignored.
+/// Computes vLLM's digests of consecutive blocks without extra keys. Each whole block of `tokens` is
+/// hashed as by [`hash_block`], with the previous digest as its parent. Tokens after the last whole
+/// block are ignored.
 ///
 /// ```
 /// use kvpool_hash::HashAlgorithm::VllmSha256;
@@ -149,13 +153,14 @@ pub fn hash_text_blocks(
     Ok(hashes)
 }
 
-/// Returns vLLM's `NONE_HASH`: the digest that represents the empty prefix.
+/// Returns vLLM's `NONE_HASH`: the digest that is the parent of every first block.
 ///
-/// `seed` is the value of `PYTHONHASHSEED` in vLLM's process, or `None` if it is not set there.
+/// `seed` is the value of the environment variable `PYTHONHASHSEED` in vLLM's process, or `None` if it
+/// is not set there.
 ///
 /// # Errors
-/// The errors of [`hash_block`]; [`HashError::SeedRequired`] for the `xxhash` algorithms without a
-/// seed, because vLLM then draws a random one.
+/// The errors of [`hash_block`]. [`HashError::SeedRequired`] if the seed is `None` for an `xxhash`
+/// algorithm, because vLLM then draws a random seed.
 pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHash, HashError> {
     let method = Method::new(algorithm)?;
     let seed = match seed {
@@ -168,9 +173,9 @@ pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHa
     Ok(method.digest(&out))
 }
 
-/// The extra keys of one block, in any representation.
+/// The extra keys of one block, which can write themselves as tuples.
 pub(super) trait BlockExtra {
-    /// The number of tuples.
+    /// The number of tuples of extra keys.
     fn count(&self) -> usize;
     fn encode(&self, encoder: &mut dyn Encoder);
 }
@@ -196,12 +201,12 @@ impl BlockExtra for &[ExtraTuple] {
     }
 }
 
-/// The extra keys of one block, derived from those of its request. All bytes are UTF-8: [`check_extra`]
-/// has checked them, and [`check_items`] those of the items.
+/// The extra keys of one block, computed from the extra keys of its request. All strings are valid
+/// UTF-8: [`check_extra`] and [`check_items`] have checked them.
 pub(super) struct RequestExtra<'a> {
     pub(super) extra: &'a ExtraKeys,
     pub(super) items: &'a ItemIndex,
-    /// The token positions of the block.
+    /// The block has the token positions `start..end`.
     pub(super) start: u64,
     pub(super) end: u64,
 }
@@ -211,7 +216,7 @@ impl RequestExtra<'_> {
         self.extra.salt.as_deref().filter(|_| self.start == 0)
     }
 
-    /// Whether vLLM passes `None` for this block.
+    /// Whether the block has no extra keys. vLLM then passes `None`.
     pub(super) fn is_none(&self) -> bool {
         self.extra.adapter.is_none() && self.salt().is_none() && self.items_of_block().next().is_none()
     }
@@ -259,12 +264,13 @@ const LORA: ObjectId = ObjectId(1);
 const MM: ObjectId = ObjectId(2);
 const CACHE_SALT: ObjectId = ObjectId(3);
 const EMPTY: ObjectId = ObjectId(4);
-/// The object ids of the strings of one character from U+0000 to U+00FF start here.
+/// The object id of the string that consists of the character U+0000. The ids of U+0001 to U+00FF
+/// follow.
 const ONE_CHARACTER: u64 = 0x100;
 
 fn put_text(encoder: &mut dyn Encoder, bytes: &[u8]) {
-    // The extra keys were checked when they were passed in. A lossy conversion avoids a panic if a
-    // caller skipped the check.
+    // The bytes were checked to be UTF-8. If a caller skipped the check, the lossy conversion avoids a
+    // panic.
     let text = String::from_utf8_lossy(bytes);
     let mut chars = text.chars();
     let object = match (chars.next(), chars.next()) {
@@ -282,13 +288,13 @@ fn utf8(algorithm: HashAlgorithm, field: &'static str, bytes: &[u8]) -> Result<(
     }
 }
 
-/// Checks that vLLM's encodings can represent the items.
+/// Checks that vLLM's encodings can represent these multimodal items.
 pub(super) fn check_items(algorithm: HashAlgorithm, items: &[MultimodalItem]) -> Result<(), HashError> {
     items.iter().try_for_each(|item| utf8(algorithm, "a multimodal identifier", &item.identifier))
 }
 
-/// Checks that vLLM's encodings can represent the extra keys, except for the items: see
-/// [`check_items`].
+/// Checks that vLLM's encodings can represent the extra keys of a request. Multimodal items are checked
+/// by [`check_items`].
 pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result<(), HashError> {
     let refuse = |field| Err(HashError::ExtraNotRepresentable { algorithm, field });
     if extra.tenant.is_some() {
@@ -297,8 +303,8 @@ pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result
     if extra.user.is_some() {
         return refuse("a user");
     }
-    // vLLM treats an empty salt as no salt, so a request with an empty salt would share blocks with
-    // requests without one.
+    // vLLM treats an empty salt as no salt. A request with an empty salt would then share blocks with
+    // requests without a salt.
     if extra.salt.as_deref().is_some_and(<[u8]>::is_empty) {
         return refuse("an empty salt");
     }
@@ -311,7 +317,7 @@ pub(super) fn check_extra(algorithm: HashAlgorithm, extra: &ExtraKeys) -> Result
     Ok(())
 }
 
-/// One of the four pairs of a serializer and a hash function.
+/// A serializer and a hash function. There are four combinations, one for each algorithm of vLLM.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Method {
     pickle: bool,
@@ -363,7 +369,7 @@ impl Method {
         }
     }
 
-    /// Hashes a block without extra keys.
+    /// Returns vLLM's digest of a block without extra keys.
     pub(super) fn text_block(self, scratch: &mut Scratch, parent: &[u8], tokens: &[u32]) -> BlockHash {
         let in_one_frame = (1..=pickle::ONE_FRAME_TOKENS).contains(&tokens.len());
         if !in_one_frame || !(1..=32).contains(&parent.len()) {
@@ -382,7 +388,7 @@ impl Method {
         }
     }
 
-    /// Hashes a block with extra keys.
+    /// Returns vLLM's digest of a block with extra keys.
     pub(super) fn block(
         self,
         scratch: &mut Scratch,

@@ -1,5 +1,6 @@
-//! Properties of block hashing that hold for all inputs: appends in pieces of any size, truncation, and
-//! injectivity over extra keys.
+//! Tests of block hashing with random inputs. A cursor that is appended to in pieces of any size, or
+//! truncated, has the same digests as one that got all tokens at once. Different extra keys always give
+//! different digests.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -22,7 +23,7 @@ fn hasher(algorithm: HashAlgorithm, block_size: usize, verify: Verify) -> Arc<Bl
     Arc::new(BlockHasher::new(config(algorithm, block_size, verify)).unwrap())
 }
 
-/// Returns the chain of all full blocks, hashed at once.
+/// Returns the chain of all full blocks of `tokens`, hashed in one call.
 fn from_scratch(hasher: &BlockHasher, extra: &ExtraKeys, tokens: &[u32]) -> HashChain {
     let mut chain = HashChain::new(hasher, extra.epoch);
     let whole = tokens.len() / hasher.block_size() * hasher.block_size();
@@ -30,7 +31,7 @@ fn from_scratch(hasher: &BlockHasher, extra: &ExtraKeys, tokens: &[u32]) -> Hash
     chain
 }
 
-/// Asserts that the cursor equals one that got all of `tokens` at once.
+/// Asserts that the cursor equals a cursor that got all of `tokens` at once.
 fn assert_is(cursor: &HashCursor, tokens: &[u32]) {
     let chain = from_scratch(cursor.hasher(), cursor.extra(), tokens);
     assert_eq!(cursor.chain(), &chain);
@@ -83,7 +84,7 @@ fn adapters() -> impl Strategy<Value = Option<Adapter>> {
     prop::option::of(("[ab]{0,2}", path).prop_map(|(id, path)| Adapter { id: id.into_bytes().into(), path }))
 }
 
-/// Extra keys that the native encoding accepts.
+/// Generates extra keys that the native encoding can represent.
 fn native_extras() -> impl Strategy<Value = ExtraKeys> {
     (adapters(), field(), field(), 0u64..3, field(), items()).prop_map(
         |(adapter, salt, tenant, epoch, user, multimodal)| ExtraKeys {
@@ -97,7 +98,7 @@ fn native_extras() -> impl Strategy<Value = ExtraKeys> {
     )
 }
 
-/// Extra keys that every encoding accepts.
+/// Generates extra keys that every encoding can represent.
 fn common_extras() -> impl Strategy<Value = ExtraKeys> {
     native_extras().prop_map(|extra| ExtraKeys {
         tenant: None,
@@ -115,7 +116,7 @@ enum Op {
     AppendWith(Vec<u32>, Vec<MultimodalItem>),
     /// Tries to append an item that begins before the end of the existing tokens.
     AppendLate(Vec<MultimodalItem>, prop::sample::Index),
-    /// Continues with a copy of the cursor.
+    /// Replaces the cursor by a clone of it.
     Fork,
     Truncate(prop::sample::Index),
     Rebase(u64),
@@ -155,8 +156,8 @@ proptest! {
         assert_is(&cursor, &tokens);
     }
 
-    /// The digests do not depend on the call that adds an item: the creation of the cursor, the turn
-    /// that appends its tokens, or any earlier turn.
+    /// A multimodal item may be added when the cursor is created, with the turn that appends its
+    /// tokens, or with any turn in between. The digests are the same.
     #[test]
     fn a_cursor_built_in_turns_is_the_one_built_at_once(
         algorithm in algorithms(), verify in verifies(), block_size in 1usize..20, extra in common_extras(),
@@ -167,8 +168,8 @@ proptest! {
         let end = tokens.len();
         let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(end + 1)).chain([0, end]).collect();
         cuts.sort_unstable();
-        // An item that comes with a turn begins at or after the start of the turn. Turn 0 is the
-        // creation of the cursor.
+        // An item can be added in each turn that begins at or before the item's first token. Turn 0 is
+        // the creation of the cursor.
         let mut bring = vec![Vec::new(); cuts.len()];
         for (item, turn) in extra.multimodal.iter().zip(&turns) {
             let last = cuts[..cuts.len() - 1].iter().filter(|&&cut| cut as u64 <= item.offset).count();
@@ -263,17 +264,17 @@ proptest! {
         }
     }
 
-    /// Native digests (and the fingerprints of every algorithm) of equal tokens are equal only if all
-    /// extra keys of the request are equal.
+    /// Two requests have equal tokens. Their native digests, and their fingerprints under every
+    /// algorithm, are equal only if all of their extra keys are equal.
     #[test]
     fn property_18_extras_are_injective(
         native in prop::sample::select(&NATIVE[..]),
         extras in prop::collection::vec(native_extras(), 2..8),
     ) {
         let hasher = hasher(native, 4, Verify::Fingerprint);
-        // The order of items at the same position has no effect, so they are sorted. An empty item
-        // inside a block is part of the block's message. An empty item after the last token is in no
-        // block.
+        // Removes the differences between lists of items that the digests do not contain: the order of
+        // items at one position, and empty items at the start of a block or after the last token. An
+        // empty item inside of a block is part of its message.
         let canonical = |extra: &ExtraKeys| {
             let mut extra = extra.clone();
             extra.multimodal.retain(|i| i.offset < 80 && (i.length > 0 || !i.offset.is_multiple_of(4)));
@@ -298,8 +299,8 @@ proptest! {
         }
     }
 
-    /// A hashed message can be decoded in only one way, so different tokens or positions give different
-    /// digests.
+    /// Two blocks have equal digests only if they have the same position and the same tokens up to
+    /// their end.
     #[test]
     fn digests_differ_where_prefixes_differ(algorithm in algorithms(), a in tokens(40), b in tokens(40)) {
         let hasher = hasher(algorithm, 4, Verify::None);
@@ -323,7 +324,8 @@ proptest! {
     }
 }
 
-/// Puts one string into each field, alone and in pairs: all root digests differ.
+/// One string is used as the value of each extra key, in all combinations. All digests of the empty
+/// prefix differ.
 #[test]
 fn property_18_the_same_string_in_different_fields() {
     let same = || Some(Box::<[u8]>::from(*b"same"));
@@ -381,8 +383,8 @@ fn property_18_fields_of_vllm_encodings() {
 
 #[test]
 fn property_19_digests_do_not_depend_on_process_state() {
-    // The hashers are created separately, on other threads and in other orders. The published vectors
-    // contain the values themselves.
+    // Each hasher is made separately, on different threads and in different orders. `tests/vectors.rs`
+    // compares the digests with published values.
     let tokens: Vec<u32> = (0..64).collect();
     for &algorithm in HashAlgorithm::ALL {
         let make = || {
@@ -417,7 +419,8 @@ fn an_append_that_completes_no_block_hashes_nothing() {
     }
 }
 
-/// Invalid items of a later turn are refused like invalid items of a prompt, and change nothing.
+/// Invalid items of a later turn are refused in the same way as invalid items of a prompt. The cursor
+/// is unchanged afterwards.
 #[test]
 fn items_that_a_turn_cannot_bring_change_nothing() {
     for &algorithm in HashAlgorithm::ALL {

@@ -1,9 +1,9 @@
-//! The published vectors: every digest and fingerprint equals the value that an independent Python
+//! The published test vectors: every digest and fingerprint equals the value that an independent Python
 //! program computed.
 //!
-//! `tools/make_hash_vectors.py` writes the file with `hashlib`, `pickle`, `cbor2`, `xxhash` and
-//! `blake3`. These tests also check property 19 of the design: digests are equal in every process, on
-//! every host, and in every version of this crate.
+//! The program is `tools/make_hash_vectors.py`, which uses `hashlib`, `pickle`, `cbor2`, `xxhash` and
+//! `blake3`. Because the values are fixed in a file, these tests also check property 19 of the design:
+//! digests are equal in every process, on every host, and in every version of this crate.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -141,7 +141,8 @@ impl Case {
     }
 }
 
-/// Calls `check` for every chain of the file with its algorithm and the expected digests, root first.
+/// Calls `check` for every chain of the file and every algorithm of the chain. The arguments are the
+/// chain, the name of the algorithm, and the expected digests, that of the empty prefix first.
 fn for_each_chain(mut check: impl FnMut(&Case, &str, &[BlockHash])) {
     for case in document().chains {
         for (algorithm, digests) in &case.digests {

@@ -6,32 +6,31 @@
 //! and adds max(1, B2 / B1) to `p`. A ghost in B2 subtracts max(1, B1 / B2). The victim is the oldest
 //! block of T1 if T1 is longer than `p`, otherwise the oldest block of T2.
 //!
-//! The policy has no parameters. `p` has 32 fractional bits. If T1 has exactly `p` blocks, the
-//! published algorithm evicts from T1 when the admitted block was a ghost of B2. This comparison uses
-//! `p` rounded down, as in kvpool's eviction study.
+//! The policy has no parameters. `p` is stored with 32 fractional bits. If T1 has exactly `p` blocks,
+//! the published algorithm evicts from T1 when the admitted block was a ghost of B2. The comparison for
+//! this case rounds `p` down, as in kvpool's eviction study.
 //!
-//! The published algorithm also limits T1 + B1 to the capacity. Here T1 includes every block that is
-//! not in T2, even blocks in use or without content. So it makes no difference for the ghosts whether
-//! the evictions of a batch of admissions come before or after it. B1 + B2 is at most the capacity. If
-//! at most one block is in use at a time, this is the published algorithm.
+//! The published algorithm also limits T1 + B1 to the capacity. Here T1 counts every block that is not
+//! in T2, even blocks in use or without content. So the ghosts are the same whether the evictions for
+//! several admissions come before or after these. B1 + B2 is at most the capacity. If at most one block
+//! is in use at a time, this is the published algorithm.
 //!
 //! Cost: O(1). A block takes 33 bytes: 10 for itself and 23 for its ghost.
 //!
-//! Do not use it for loops larger than the cache, or if the blocks of one request are a large part of
-//! the cache. In the second case all blocks of a request are used at the same time, and T1 carries
-//! little information. With a cache of 20 to 50 % of a chat workload's blocks, the hit rate of LRU is
-//! up to 2.5 percentage points higher.
+//! Do not use ARC for loops larger than the cache, or if the blocks of one request are a large part of
+//! the cache. In the second case, the order of T1 says little, because all blocks of a request are used
+//! at the same time. With a cache of 20 to 50 % of a chat workload's blocks, the hit rate of LRU is up
+//! to 2.5 percentage points higher.
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};
 
-/// The index of T1 and of its ghosts B1.
+/// Number of the list T1, and of the queue B1 of its ghosts.
 const ONCE: usize = 0;
-/// The index of T2 and of its ghosts B2.
+/// Number of the list T2, and of the queue B2 of its ghosts.
 const AGAIN: usize = 1;
-/// Fractional bits of the target.
 const BITS: u32 = 32;
 
 /// The ARC policy (adaptive replacement cache).
@@ -54,14 +53,13 @@ const BITS: u32 = 32;
 #[derive(Clone, Debug)]
 pub struct AdaptiveReplacement {
     lists: BlockLists,
-    /// For each block, whether it belongs to T2.
     again: Vec<bool>,
-    /// The number of blocks that belong to T2, including blocks that are not in the order now.
+    /// Number of blocks that belong to T2, including blocks that cannot be evicted now.
     in_t2: usize,
     ghosts: Ghosts,
     /// The target size of T1, in units of 2^-32 blocks.
     target: u64,
-    /// Whether the last admission was a ghost of B2.
+    /// Whether the key of the block that was admitted last was a ghost in B2.
     from_b2: bool,
 }
 
@@ -101,8 +99,8 @@ impl AdaptiveReplacement {
         }
     }
 
-    /// The amount by which a hit on a ghost changes the target. `own` is the number of ghosts in the
-    /// queue of that ghost, and `other` the number in the other queue.
+    /// Returns the amount by which the admission of a ghost changes the target size of T1. `own` is the
+    /// number of ghosts in the queue of that ghost, and `other` the number in the other queue.
     fn step(own: usize, other: usize) -> u64 {
         ((other as u64) << BITS).checked_div(own as u64).unwrap_or(0).max(1 << BITS)
     }
@@ -178,8 +176,8 @@ impl Policy for AdaptiveReplacement {
 
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.again, num_blocks)?;
-        // Allocates one ghost more than the capacity, because a key is pushed before another one is
-        // trimmed.
+        // The ghosts need room for one key more than the capacity, because a key is added before
+        // another one is dropped.
         self.ghosts.grow(num_blocks)?;
         self.lists.grow(num_blocks)?; // last, because it accepts blocks as soon as it has grown
         self.again.resize(num_blocks.max(self.again.len()), false);

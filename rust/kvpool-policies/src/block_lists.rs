@@ -1,13 +1,12 @@
-//! `BlockLists`: several intrusive lists that share one set of links, so that a block is on at most one
-//! of them.
+//! `BlockLists`: several linked lists of blocks that share one array of links, so that a block is on at
+//! most one of them.
 //!
-//! The lists record which list a block is on. A policy uses them for its queues, or for one list per
-//! class, rank or tenant.
+//! The array also records which list a block is on. A policy uses the lists for its queues, or has one
+//! list per class, rank or tenant.
 //!
-//! Invariants: those of `list` hold for each list. A block is on one list or on none, and its
-//! neighbours are on the same list. The link from a block to its neighbour and the link back must
-//! agree. If two links disagree, the lists become *damaged*: from then on they accept and return
-//! nothing.
+//! Invariants: those of `list` hold for each list. A block and its neighbours are on the same list. The
+//! link from a block to its neighbour and the link back must agree. If two links disagree, the lists
+//! become *damaged*: from then on they accept and return nothing.
 //!
 //! Costs: every operation is O(1). A block takes 9 bytes, allocated at once, and a list 24 bytes. A
 //! policy that stores more data per block may implement [`Members`] for its own array, with the links
@@ -16,28 +15,29 @@
 use kvpool::parts::{END, Link, Links, List, ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, MAX_BLOCKS, PoolError};
 
-/// An array with the data of each block: its links, the list that the block is on, and any other data.
+/// The array with the data of each block: its links, the number of its list, and data of the policy.
 pub trait Members: Links + Default {
     /// The maximum number of lists that can share the array.
     const MOST: usize;
 
-    /// The list that a block is on. `None` if the block is on no list, or if there is no such block.
+    /// Returns the list that a block is on. `None` if it is on no list, or if there is no such block.
     fn list_of(&self, id: u32) -> Option<usize>;
 
-    /// Records that a block is on a list, a number below [`Self::MOST`], or on no list.
+    /// Records the list that a block is on, which is a number below [`Self::MOST`]. `None` means no
+    /// list.
     fn note(&mut self, id: u32, list: Option<usize>);
 
     /// Removes every block from its list. O(blocks).
     fn clear(&mut self);
 
-    /// Makes room for blocks up to `num_blocks - 1`, which are on no list.
+    /// Makes room for the blocks `1..num_blocks`. The new blocks are on no list.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
     fn grow(&mut self, num_blocks: usize) -> Result<(), PoolError>;
 }
 
-/// An array that stores only links and, in one byte per block, the number of its list.
+/// The array with links only, and in one byte per block the number of its list.
 #[derive(Clone, Debug, Default)]
 pub struct Bare {
     links: Vec<Link>,
@@ -92,7 +92,7 @@ impl Members for Bare {
     }
 }
 
-/// Lists `0..num_lists` over blocks `1..num_blocks`. A block is on at most one list.
+/// Linked lists `0..num_lists` of the blocks `1..num_blocks`. A block is on at most one list.
 ///
 /// ```
 /// use kvpool::BlockId;
@@ -110,11 +110,11 @@ impl Members for Bare {
 #[derive(Clone, Debug)]
 pub struct BlockLists<M = Bare> {
     lists: Vec<List>,
-    /// The data per block. It contains the links of the lists.
+    /// The data of each block, which includes its links.
     pub(crate) members: M,
-    /// The number of blocks on any list.
+    /// The number of blocks that are on a list.
     linked: u32,
-    /// Whether two links were found that disagree, or a link that leads from one list to another.
+    /// Whether links were found that disagree, or that lead from one list to another.
     damaged: bool,
 }
 
@@ -134,7 +134,7 @@ impl<M: Members> BlockLists<M> {
         Ok(lists)
     }
 
-    /// The number of blocks on any list.
+    /// The number of blocks that are on a list.
     #[must_use]
     pub const fn num_linked(&self) -> usize {
         self.linked as usize
@@ -177,7 +177,7 @@ impl<M: Members> BlockLists<M> {
         self.members.list_of(block) == Some(list)
     }
 
-    /// Whether the neighbour of a block of `list` is on the same list, or is the end of it.
+    /// Whether a neighbour in `list` is on this list, or is the end of the list.
     fn is_beside(&self, list: usize, neighbour: u32) -> bool {
         neighbour == END || self.is_on(list, neighbour)
     }
@@ -238,10 +238,10 @@ impl<M: Members> BlockLists<M> {
         Some(list)
     }
 
-    /// Adds a run of blocks at the back of `list`, starting with `ids(0)`. The caller's `put` writes
-    /// the links of a block that is on no list, and records that it is on this list. The run ends at
-    /// the first block for which `put` returns false. Returns the number of blocks added; 0 if there is
-    /// no such list.
+    /// Adds consecutive blocks at the back of `list`. `ids(0)` returns the first of them. The caller's
+    /// `put` writes the links of a block, and records that it is on this list. At the first block for
+    /// which `put` returns false, the call ends. Returns the number of blocks added. It is 0 if there
+    /// is no such list.
     #[inline]
     pub fn push_back_run(
         &mut self,
@@ -259,10 +259,10 @@ impl<M: Members> BlockLists<M> {
         done
     }
 
-    /// Removes blocks from `list`. For a block that is on this list, the caller's `take` clears its
-    /// links, records that it is on no list, and returns the old links. The removal ends at the first
-    /// block for which `take` returns `None`. Returns the number of blocks removed. The call is
-    /// cheapest if each block precedes the previous one in the list.
+    /// Removes blocks from `list`. If a block is on this list, the caller's `take` clears its links,
+    /// records that it is on no list, and returns the old links. At the first block for which `take`
+    /// returns `None`, the call ends. Returns the number of blocks removed. The call is cheapest if
+    /// each block precedes the previous one in the list.
     #[inline]
     pub fn remove_run(
         &mut self,
@@ -273,7 +273,7 @@ impl<M: Members> BlockLists<M> {
         let Some(ends) = self.lists.get_mut(list).filter(|_| !self.damaged) else { return 0 };
         let taken = ends.remove_run(&mut self.members, blocks, take);
         self.damaged = ends.is_torn();
-        // A count that becomes wrong here is found by `check_invariants`.
+        // If this count becomes wrong, `check_invariants` finds it.
         self.linked = self.linked.wrapping_sub(taken as u32);
         taken
     }
@@ -283,13 +283,13 @@ impl<M: Members> BlockLists<M> {
         self.pop(list, true)
     }
 
-    /// Removes and returns the front or the back block of `list`.
+    /// Removes and returns the block at the front of `list`, or at its back if `front` is false.
     #[inline]
     pub fn pop(&mut self, list: usize, front: bool) -> Option<BlockId> {
         self.pop_if(list, front, |_, _| true)
     }
 
-    /// Removes and returns the front or the back block of `list`, if `qualifies` returns true for it.
+    /// Removes and returns the front or the back block of `list`, if `qualifies` is true of it.
     #[inline]
     pub fn pop_if(
         &mut self,
@@ -324,7 +324,7 @@ impl<M: Members> BlockLists<M> {
         self.lists.get(list).into_iter().flat_map(|ends| ends.iter(&self.members))
     }
 
-    /// Makes room for blocks up to `num_blocks - 1`, which are on no list.
+    /// Makes room for the blocks `1..num_blocks`. The new blocks are on no list.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
@@ -333,8 +333,8 @@ impl<M: Members> BlockLists<M> {
         self.members.grow(num_blocks.clamp(before, MAX_BLOCKS.max(before)))
     }
 
-    /// Checks that the links of `block` and of its neighbours agree. For block 0, checks the ends of
-    /// all lists and their lengths, O(lists).
+    /// Checks that the links of `block` and of its neighbours agree. If `block` is block 0, checks the
+    /// ends and the lengths of all lists in O(lists).
     ///
     /// # Errors
     /// The violated invariant.
@@ -359,7 +359,8 @@ impl<M: Members> BlockLists<M> {
         list.map_or(Ok(()), |list| list.check_block(&self.members, block))
     }
 
-    /// Checks every list from its links.
+    /// Follows the links of every list, and checks that each list contains exactly the blocks that are
+    /// marked for it.
     ///
     /// # Errors
     /// The first violated invariant.
@@ -390,10 +391,11 @@ impl BlockLists {
 
 #[cfg(feature = "fault-injection")]
 impl<M: Members> BlockLists<M> {
-    /// Injects a fault into the data of `block`. `what` selects the data: 0 is the backward link, 1 the
-    /// forward link, 2 the list that the block is on, and 3 the length of the list with that number.
-    /// Returns false if there is no such data, or if it already has the value. The links of a block on
-    /// no list, and of block 0 (which has the ends of every list), cannot be corrupted.
+    /// Injects a fault into the data of `block`, for tests. `what` selects the data: 0 is the backward
+    /// link, 1 the forward link, and 2 the list that the block is on. 3 is the length of the list whose
+    /// number is that of the block. Returns false if there is no such data, or if it already has the
+    /// value `to`. The links of a block on no list, and of block 0 (which has the ends of every list),
+    /// cannot be corrupted.
     pub fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         let list = match what {
             0 | 1 => self.list_of(block),

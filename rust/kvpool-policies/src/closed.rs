@@ -2,39 +2,44 @@
 //!
 //! Prefix-closed means that no block is evicted before its cached descendants, whatever the policy, the
 //! priorities or the hints are. For this purpose, the evictor stores the parent of every block, its
-//! number of cached-free children, and whether the block is idle (cached-free). The policy chooses the
-//! next victim. A victim that is in use, or that has cached-free children, is *parked*: it leaves the
-//! policy's order. When it is idle and has no such children any more, it is put back as the next victim
-//! of its rank. If several blocks are put back, the last one is the next victim.
+//! number of cached-free children, and whether the block is idle (cached-free).
 //!
-//! Invariants, recounted by `check_invariants`:
+//! The policy chooses the next victim. If the victim is in use, or has cached-free children, it is
+//! *parked*: it leaves the policy's order. When it is idle and has no such children any more, it is put
+//! back as the next victim of its rank. If several blocks are put back, the last one is the next
+//! victim.
+//!
+//! Invariants, which `check_invariants` checks:
 //! - E1: the number of idle blocks is correct.
 //! - E2: `children` is the number of idle blocks whose parent is this block. If requests hold whole
-//!   prefixes, a child in use implies that its parent, or a copy of the parent, is in use too. If they
-//!   do not, a child in use does not protect its parent from eviction.
-//! - E3: every idle block is parked or in the order. A parked block that is idle has children. Among
-//!   idle blocks there is always a leaf, so there is always a victim.
+//!   prefixes, a child in use implies that its parent, or a copy of the parent, is in use too.
+//!   Otherwise, a child in use does not protect its parent from eviction.
+//! - E3: every idle block is parked or in the order. A parked block that is idle has children. One of the
+//!   idle blocks always has no idle children, so there is always a victim.
 //!
 //! A parent can lose its content before its children do, because it was dropped by id, or is one of
-//! several copies. Then the parent's generation changes, which makes the links of its children stale.
-//! The children have no parent until their next release, when the pool links them to another copy of
-//! it.
+//! several copies. Then the parent's generation changes, so that its children's links to it no longer
+//! count. The children have no parent until their next release, when the pool links them to another
+//! copy of it.
 //!
 //! *Copies.* Several blocks may have the same content. They leave no hole in a cached prefix if
 //! requests hold whole prefixes. A copy with idle children is not evicted, and not dropped as a
 //! duplicate ([`Evictor::has_dependents`]). If a lookup acquires a child through *another* copy of its
 //! parent, the copy that the child was linked to may be evicted while the child is in use. When the
 //! child is released, the pool links it to a remaining copy ([`Evictor::relink`]). The pool does the
-//! same if the parent was never computed. Holes arise only if a caller drops contents by id:
-//! [`kvpool::BlockPool::drop_cached`] of a parent leaves idle children that no lookup reaches, until
-//! the parent is computed again or the children are evicted.
+//! same if the parent was never computed.
+//!
+//! Holes arise only if a caller drops contents by id: [`kvpool::BlockPool::drop_cached`] of a parent
+//! leaves idle children that no lookup reaches, until the parent is computed again or the children are
+//! evicted.
 //!
 //! Costs: O(1) amortized, in addition to the policy, and 32 bytes per block. A block can be parked only
 //! after an event has put it into the order: a release, a hint, or the loss of its last child. One
-//! eviction considers a block at most once, so it parks fewer blocks than are cached or in use. That
-//! many are parked only if all of them are one chain in reverse order. Measured under ARC, one eviction
-//! parked up to 719 blocks on a chat trace, and 9,000 on an agentic one; under LRU a quarter of that.
-//! The average is 0.25 to 1.2 parked blocks per eviction.
+//! eviction considers a block at most once, so it parks fewer blocks than are cached or in use. It
+//! parks this number only if all of them are one chain in reverse order.
+//!
+//! Measured under ARC, one eviction parked up to 719 blocks on a chat trace, and 9,000 on an agentic
+//! one. Under LRU it parked a quarter of that. The average is 0.25 to 1.2 parked blocks per eviction.
 
 pub(crate) mod chains;
 
@@ -49,15 +54,15 @@ use kvpool::{
 
 use crate::ranks::Ranks;
 
-/// The data of a block: its content, parent and children.
+/// The data that the evictor stores of a block: its content, its parent and its number of children.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     key: u64,
-    /// The parent's block id; 0 for none.
+    /// The block id of the parent. It is 0 for a block without a parent.
     parent: u32,
-    /// The parent's generation when the link was made.
+    /// The `generation` of the parent when the link to it was made.
     parent_generation: u32,
-    /// The number of contents that this block has lost.
+    /// The number of contents that this block has had before its present one.
     generation: u32,
     /// The number of idle blocks whose parent is this block.
     children: u32,
@@ -66,20 +71,20 @@ struct Node {
 }
 
 impl Node {
-    /// The block has a content.
+    /// Flag: the block has a content.
     const KNOWN: u8 = 1;
-    /// The block has no reference, so it may be evicted.
+    /// Flag: the block has no reference, so it may be evicted.
     const IDLE: u8 = 2;
-    /// The order has returned the block, but it was not evicted.
+    /// Flag: the policy chose the block as a victim, but it was not evicted.
     const PARKED: u8 = 4;
-    /// The block is counted in its parent's `children`.
+    /// Flag: the block is counted in the `children` of its parent.
     const COUNTED: u8 = 8;
 
     const fn is(self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Whether the flags and the count are consistent.
+    /// Whether the flags and the number of children are consistent.
     const fn is_sound(self) -> bool {
         (self.is(Self::KNOWN) || self.flags == 0)
             && (self.is(Self::IDLE) || !self.is(Self::COUNTED))
@@ -91,18 +96,17 @@ impl Node {
         Content { key: self.key, depth: self.depth }
     }
 
-    /// Marks the block as in use, no longer idle.
     const fn end_wait(&mut self) {
         self.flags &= !(Self::IDLE | Self::COUNTED);
     }
 
-    /// Removes the content with all its data.
     fn end_content(&mut self) {
         *self = Self { generation: self.generation.wrapping_add(1), ..Self::default() };
     }
 }
 
-/// Returns the data of the parent that a link refers to, if the parent still has the same content.
+/// Returns the data of a parent. `None` if it no longer has the content that it had at `generation`,
+/// when the link to it was made.
 #[inline]
 fn noted(nodes: &mut [Node], parent: u32, generation: u32) -> Option<&mut Node> {
     nodes.get_mut(parent as usize).filter(|parent| parent.generation == generation)
@@ -162,8 +166,8 @@ pub struct Closed<P> {
     order: Ranks<P>,
     nodes: Vec<Node>,
     idle: usize,
-    /// Whether a child was removed from a parent with a count of 0, which shows that a link or a count
-    /// was wrong.
+    /// Whether a child was subtracted from a parent whose number of children was 0. This shows a wrong
+    /// link or number.
     damaged: bool,
 }
 
@@ -185,12 +189,13 @@ impl<P: Policy + Clone> Closed<P> {
         &self.order.policy
     }
 
-    /// The data of a block; the default for ids outside of the pool.
+    /// Returns the data of a block. For ids outside of the pool, it is that of a block without content.
     fn node(&self, block: BlockId) -> Node {
         self.nodes.get(block.index()).copied().unwrap_or_default()
     }
 
-    /// The data of a block of the pool. `None` for the null block.
+    /// Returns the data of a block for changes. `None` for the null block and for ids outside of the
+    /// pool.
     fn node_mut(&mut self, block: BlockId) -> Option<&mut Node> {
         self.nodes.get_mut(block.index()).filter(|_| !block.is_null())
     }
@@ -201,7 +206,7 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Links `block` to `parent`, if `parent` has a content.
+    /// Makes `parent` the parent of `block`, if `parent` has a content.
     fn set_parent(&mut self, block: BlockId, parent: BlockId) {
         let Some(&Node { generation, flags, .. }) = self.nodes.get(parent.index()) else { return };
         if parent != block
@@ -213,8 +218,8 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Ends the idle state of `block`. Returns whether it was idle. May put its parent back into the
-    /// order.
+    /// Makes `block` no longer idle. Returns whether it was idle. If its parent is parked and can now
+    /// be evicted, puts the parent back into the order.
     fn end_idle(&mut self, block: BlockId) -> bool {
         let Some((_, freed)) = self.end_wait(block) else { return false };
         self.idle = self.idle.wrapping_sub(1); // a wrong count is found by the checks
@@ -224,9 +229,9 @@ impl<P: Policy + Clone> Closed<P> {
         true
     }
 
-    /// Ends the idle state of `block`; the caller updates the count of idle blocks. Returns the block's
-    /// flags before, and its parent if the parent is parked and now evictable, or else the null block.
-    /// Returns `None` if the block is not idle.
+    /// Like [`Self::end_idle`], but the caller updates the number of idle blocks and puts back the
+    /// parent. Returns the flags that the block had, and the parent if it is parked and can now be
+    /// evicted, or else the null block. `None` if the block is not idle.
     #[inline]
     fn end_wait(&mut self, block: BlockId) -> Option<(u8, BlockId)> {
         let node = self.nodes.get_mut(block.index()).filter(|node| node.is(Node::IDLE))?;
@@ -235,8 +240,9 @@ impl<P: Policy + Clone> Closed<P> {
         Some((was.flags, self.count_waited(was)))
     }
 
-    /// Updates the parent of a block that is no longer idle. `was` is the data of the block before
-    /// that. Returns the parent if it is parked and now evictable, or else the null block.
+    /// Subtracts a block that is no longer idle from its parent's children. `was` is the data that the
+    /// block had while it was idle. Returns the parent if it is parked and can now be evicted, or else
+    /// the null block.
     #[inline]
     fn count_waited(&mut self, was: Node) -> BlockId {
         const WAITS: u8 = Node::IDLE | Node::PARKED;
@@ -254,7 +260,7 @@ impl<P: Policy + Clone> Closed<P> {
         NULL_BLOCK
     }
 
-    /// Starts a new content of `block`, without a parent. Returns `None` if there is no such block.
+    /// Gives `block` a new content, without a parent. Returns `None` if there is no such block.
     #[inline]
     fn begin_content(&mut self, block: BlockId, Content { key, depth }: Content) -> Option<&mut Node> {
         if self.node(block).flags != 0 {
@@ -265,7 +271,8 @@ impl<P: Policy + Clone> Closed<P> {
         Some(node)
     }
 
-    /// Registers a block whose content is unknown. It gets a content that equals no other.
+    /// Registers a block whose content is not known to the evictor. It gets a content that equals no
+    /// other.
     fn register_unknown(&mut self, block: BlockId, depth: u32) {
         self.registered(block, Content { key: block.get().into(), depth }, None);
     }
@@ -276,7 +283,7 @@ impl<P: Policy + Clone> Closed<P> {
         self.idle += 1;
     }
 
-    /// Like [`Self::begin_idle`], but the caller updates the count of idle blocks.
+    /// Like [`Self::begin_idle`], but the caller updates the number of idle blocks.
     #[inline]
     fn begin_wait(&mut self, block: BlockId) {
         let Node { parent, parent_generation, .. } = self.node(block);
@@ -292,9 +299,9 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Removes the next victim, a block that is idle and has no idle children, from the order. Returns
-    /// it with its data before the removal. `ends` updates the data. Earlier blocks of the order that
-    /// are in use or have idle children are parked.
+    /// Removes the next victim from the order. This is the first block that is idle and has no idle
+    /// children. Blocks before it in the order are parked. Calls `ends` to update the victim's data,
+    /// and returns the victim with the data that it had before.
     #[inline]
     fn next_victim(&mut self, ends: impl Fn(&mut Node)) -> Option<(BlockId, Node)> {
         if self.idle == 0 {
@@ -326,14 +333,14 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Implements [`Retain::retain`]. The retention is already checked.
+    /// Does the work of [`Retain::retain`] for one block. The caller has checked the retention.
     fn apply(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError> {
         let node = self.node(block);
         if !node.is(Node::KNOWN) || !self.order.has_retention {
             return Ok(Hint::Ignored);
         }
-        // A parked block is put back into the order and then moved. It is parked again if it becomes
-        // the next victim too early.
+        // A parked block is first put back into the order, so that it can be moved. If it becomes the
+        // next victim too early, it is parked again.
         self.unpark(block);
         self.order.retain(block, node.content(), node.is(Node::IDLE), retention)
     }
@@ -366,7 +373,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
                 begun += 1;
             }
             self.order.admit_all(&rest[..begun]);
-            // A block outside of the pool gets no content, and no block is linked to it.
+            // The block at this position is outside of the pool. It gets no content, and the next block
+            // gets no parent.
             (rest, before) = (rest.get(begun + 1..).unwrap_or(&[]), (0, 0));
         }
     }
@@ -418,7 +426,7 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
-        // Moves the blocks that become idle to the front of `candidates`.
+        // The loop makes blocks idle, and moves them to the front of `candidates`.
         let mut idle = 0;
         for at in 0..candidates.len() {
             let Candidate { block, depth } = candidates[at];
@@ -449,7 +457,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn signal(&mut self, blocks: &[BlockId], signal: Signal) {
         if self.wants_signals() {
             for &block in blocks {
-                // If the block is already idle, another request has released it.
+                // A block that is already idle was released by another request. Its signal stays as it
+                // is.
                 if self.node(block).flags & (Node::KNOWN | Node::IDLE) == Node::KNOWN {
                     self.order.policy.signal(block, signal);
                 }
@@ -545,9 +554,9 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
             return self.order.corrupt(block, what, to);
         }
         let node = self.node(block);
-        // It is not a fault if the parent has lost its content or was never recorded, because the next
-        // release links the block to another copy. A link to another copy of the parent is not a fault
-        // either.
+        // Two differences are no fault. If the parent has lost its content or was never recorded, the
+        // next release links the block to another copy. The link may also lead to another copy of the
+        // parent.
         let other = self.nodes.get(to as usize);
         let stale = other.is_some_and(|other| other.generation != node.parent_generation);
         let copy = self.node(BlockId::new(to)).key == self.node(BlockId::new(node.parent)).key;

@@ -1,16 +1,18 @@
 //! `Ghosts`: an exact, bounded memory of the keys that were evicted.
 //!
 //! Policies remember the keys of evicted blocks, called *ghosts*, to recognise content that returns.
-//! This type stores them in one or several queues that share a hash table (for example B1 and B2 of
-//! ARC). A key is in at most one queue. Lossy sets would be smaller, but one lost ghost in the middle
-//! of a chain ends the prefix there. With lossy sets, S3-FIFO hits 6.20 instead of 7.55 per cent of a
-//! chat trace, with a cache of 1 % of its blocks.
+//! This type stores them in one or several queues (for example B1 and B2 of ARC) with one hash table. A
+//! key is in at most one queue.
 //!
-//! Invariants: every key in a queue is found, and no other key is. There are at most as many keys as
-//! the capacity.
+//! A set that may lose keys would be smaller, but one lost ghost in the middle of a chain ends the
+//! prefix there. With such sets, S3-FIFO hits 6.20 instead of 7.55 per cent of a chat trace, with a
+//! cache of 1 % of its blocks.
 //!
-//! Costs: push, take and trim are O(1) per key. 23 bytes per ghost, allocated at once. An attacker
-//! cannot choose keys that collide (see `slots`).
+//! Invariants: the hash table finds exactly the keys that are in a queue. There are at most as many
+//! keys as the capacity.
+//!
+//! Costs: adding and removing a key is O(1). A ghost takes 23 bytes, and all are allocated at once. An
+//! attacker cannot choose keys that collide (see `slots`).
 
 use crate::block_lists::BlockLists;
 use crate::slots::Slots;
@@ -19,10 +21,10 @@ use kvpool::parts::try_reserve;
 use kvpool::{BlockId, MAX_BLOCKS};
 use kvpool::{InvariantViolation, PoolError};
 
-/// The list of unused ghost numbers. Queue `q` is list `q + 1`.
+/// Number of the list of unused ghosts. Queue `q` is list `q + 1`.
 const UNUSED: usize = 0;
 
-/// A bounded memory of keys in queues.
+/// A bounded memory of the keys of evicted blocks, in one or several queues.
 ///
 /// ```
 /// use kvpool_policies::parts::Ghosts;
@@ -41,22 +43,20 @@ const UNUSED: usize = 0;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Ghosts {
-    /// The queues. They link ghost numbers in the way in which other lists link blocks.
+    /// The queues, as linked lists of ghosts. A ghost is a number from 1 to the capacity.
     queues: BlockLists,
     num_queues: usize,
-    /// The keys, indexed by ghost number.
     keys: Vec<u64>,
-    /// The index from keys to ghost numbers.
     slots: Slots,
     capacity: usize,
 }
 
 impl Ghosts {
-    /// Makes empty queues for `capacity` ghosts in all, and allocates all their memory.
+    /// Makes empty queues for `capacity` ghosts in total, and allocates all their memory.
     ///
     /// # Errors
-    /// [`PoolError::InvalidConfig`] if [`BlockLists`] does not support this number of queues plus one,
-    /// or if there is not enough memory.
+    /// [`PoolError::InvalidConfig`] if there are more queues than [`BlockLists`] supports, or if there
+    /// is not enough memory.
     pub fn new(num_queues: usize, capacity: usize) -> Result<Self, PoolError> {
         let mut ghosts = Self {
             queues: BlockLists::new(num_queues.saturating_add(1), 1)?,
@@ -69,13 +69,13 @@ impl Ghosts {
         Ok(ghosts)
     }
 
-    /// The number of ghosts on `queue`.
+    /// The number of keys on `queue`.
     #[must_use]
     pub fn len(&self, queue: usize) -> usize {
         self.queues.len(queue.saturating_add(1))
     }
 
-    /// Whether no ghost is on `queue`.
+    /// Whether no key is on `queue`.
     #[must_use]
     pub fn is_empty(&self, queue: usize) -> bool {
         self.len(queue) == 0
@@ -100,9 +100,9 @@ impl Ghosts {
         queue
     }
 
-    /// Adds `key` to `queue` as the newest, and removes it from any other queue. If all ghost numbers
-    /// are used, drops the oldest key of `queue`, or of the first queue that has any. Returns false,
-    /// and changes nothing, if there is no such queue or no capacity.
+    /// Adds `key` to `queue` as the newest key, and removes it from any other queue. If the memory is
+    /// full, drops the oldest key of `queue`, or of the first queue that has any. Returns false, and
+    /// changes nothing, if there is no such queue or if the capacity is 0.
     pub fn push(&mut self, queue: usize, key: u64) -> bool {
         if queue >= self.num_queues || self.capacity == 0 {
             return false;
@@ -131,14 +131,14 @@ impl Ghosts {
         oldest.is_some_and(|oldest| self.take(self.keys[oldest.index()]).is_some())
     }
 
-    /// Removes all ghosts. O(capacity).
+    /// Removes all keys. O(capacity).
     pub fn clear(&mut self) {
         self.queues.clear();
         self.slots.clear();
         self.make_unused(1);
     }
 
-    /// Makes room for `capacity` ghosts, and keeps all existing ones.
+    /// Makes room for `capacity` ghosts in total. All existing ghosts remain.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
@@ -150,7 +150,7 @@ impl Ghosts {
         self.slots.reserve(capacity)?;
         try_reserve(&mut self.keys, capacity + 1)?;
         self.queues.grow(capacity + 1)?; // invisible until `make_unused` below
-        // Nothing below can fail.
+        // The rest of this function cannot fail.
         self.keys.resize(capacity + 1, 0);
         let first_new = self.capacity + 1;
         self.capacity = capacity;
@@ -171,9 +171,9 @@ impl Ghosts {
         self.queues.iter(queue.saturating_add(1)).map(|ghost| self.keys[ghost.index()])
     }
 
-    /// Checks a share of the ghosts. For this purpose, the ghosts are distributed over `blocks` blocks.
-    /// For each ghost assigned to `block`, checks that its links agree with those of its neighbours.
-    /// For block 0, checks the ends of the queues and the number of ghosts. O(ghosts per block).
+    /// Checks some of the ghosts, so that calls for all of `blocks` blocks check every ghost. For each
+    /// ghost that is assigned to `block`, checks that its links agree with those of its neighbours. For
+    /// block 0, checks the ends of the queues and the number of ghosts. O(ghosts per block).
     ///
     /// # Errors
     /// The violated invariant.
@@ -191,13 +191,13 @@ impl Ghosts {
         own.map(|ghost| BlockId::new(ghost as u32)).try_for_each(|ghost| self.queues.check_block(ghost))
     }
 
-    /// Injects a fault into a link of a ghost.
+    /// Injects a fault into a link of a ghost, for tests.
     #[cfg(feature = "fault-injection")]
     pub fn corrupt(&mut self, ghost: BlockId, what: usize, to: u32) -> bool {
         self.queues.corrupt(ghost, what, to)
     }
 
-    /// Checks the queues and the table from scratch.
+    /// Checks all links of the queues, and that the hash table finds exactly their keys.
     ///
     /// # Errors
     /// The first violated invariant.

@@ -1,7 +1,7 @@
 //! Eviction by access times that the caller passes: the rule of vLLM v0.
 //!
-//! The engine calls [`Evictor::mark_accessed`] with its own times, while a block is held and
-//! afterwards. The victim is the block with the earliest time. Among blocks with equal times it is the
+//! The engine calls [`Evictor::mark_accessed`] with its own times, for blocks in use and for free
+//! blocks. The victim is the block with the earliest time. Among blocks with equal times it is the
 //! deepest one of its chain, and among equally deep blocks the one with the lowest id. A block that was
 //! never marked has the time -1. The time of a block is reset when the block is evicted or hit.
 //!
@@ -18,7 +18,7 @@ use kvpool::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
 /// The time of a block that was never marked.
 const NEVER: f64 = -1.0;
 
-/// A time that can be ordered. It is never NaN.
+/// A time that can be compared with every other time. It is never NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Time(f64);
 
@@ -55,7 +55,6 @@ type Key = (Time, Reverse<u32>, BlockId);
 #[derive(Clone, Debug)]
 pub struct LastAccessEvictor {
     order: BTreeSet<Key>,
-    /// The time of the last access of each block, and its depth while it is in the order.
     times: Vec<f64>,
     depths: Vec<Option<u32>>,
 }

@@ -1,10 +1,11 @@
 //! Eviction policies of kvpool, available by name, and retention around them.
 //!
-//! This crate contains one file per order of blocks. Each file documents which block the policy evicts,
-//! its paper, its cost, and when not to use it. The core crate does not depend on any of them, and
-//! contains only plain LRU. Each policy is a [`kvpool::Policy`]. [`Closed`] turns a policy into a
-//! prefix-closed evictor, with retention if the pool is configured for it. [`LastAccessEvictor`], and
-//! LRU without retention, implement an evictor directly.
+//! Each policy has its own file, which documents the block that it evicts, its paper, its cost, and
+//! when not to use it. The core crate contains only plain LRU, and does not depend on this crate.
+//!
+//! A policy is a [`kvpool::Policy`]. [`Closed`] turns it into a prefix-closed evictor, with retention
+//! if the pool is configured for it. [`LastAccessEvictor`], and LRU without retention, implement an
+//! evictor directly.
 //!
 //! | name | evicts first | cost per block |
 //! |---|---|---|
@@ -48,9 +49,9 @@ pub use last_access::LastAccessEvictor;
 pub use recency::Recency;
 pub use s3_fifo::S3Fifo;
 
-/// Makes an [`EvictionPolicy`] from a name and a constructor of an order,
-/// `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`. It uses [`Closed`] with that type, so
-/// calls inside of it are not dispatched at run time.
+/// Makes an [`EvictionPolicy`] from a name and a constructor of a policy,
+/// `fn(num_blocks) -> Result<impl Policy + Clone, PoolError>`. The result uses [`Closed`] with the type
+/// of that policy, so it calls the policy's methods without dynamic dispatch.
 ///
 /// ```
 /// use kvpool::{EvictionPolicy, PoolConfig};
@@ -72,8 +73,8 @@ macro_rules! eviction_policy {
     };
 }
 
-/// Least recently used. It behaves like [`EvictionPolicy::LRU`] in a pool without retention, and like
-/// [`Recency`] in a pool with retention.
+/// The policy `lru`: evicts the least recently used block. In a pool without retention it is
+/// [`EvictionPolicy::LRU`], and in a pool with retention it uses [`Recency`].
 pub const LRU: EvictionPolicy = EvictionPolicy::new(
     "lru",
     Some(|num_blocks| Ok(Box::new(Recency::new(num_blocks)?))),
@@ -82,8 +83,8 @@ pub const LRU: EvictionPolicy = EvictionPolicy::new(
         Some(_) => Ok(Box::new(Closed::new(Recency::new(num_blocks)?, num_blocks, retention)?)),
     },
 );
-/// Evicts by access times that the caller passes: see [`LastAccessEvictor`]. It has no
-/// [`kvpool::Policy`] and does not support retention.
+/// The policy `last-accessed`: evicts by access times that the caller passes, see
+/// [`LastAccessEvictor`]. It is no [`kvpool::Policy`] and does not support retention.
 pub const LAST_ACCESS: EvictionPolicy =
     EvictionPolicy::new("last-accessed", None, |num_blocks, retention| match retention {
         None => Ok(Box::new(LastAccessEvictor::new(num_blocks)?)),
@@ -95,7 +96,7 @@ pub const LAST_ACCESS: EvictionPolicy =
     });
 /// Keeps blocks in FIFO queues, and moves blocks with hits to a protected queue: see [`S3Fifo`].
 pub const S3_FIFO: EvictionPolicy = eviction_policy!("s3-fifo", S3Fifo::new);
-/// Adaptive replacement: see [`AdaptiveReplacement`].
+/// Adaptive replacement cache (ARC): see [`AdaptiveReplacement`].
 pub const ARC: EvictionPolicy = eviction_policy!("arc", AdaptiveReplacement::new);
 /// Chooses between recency and frequency according to the traffic: see [`adaptive`].
 pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new);
@@ -103,8 +104,7 @@ pub const ADAPTIVE: EvictionPolicy = eviction_policy!("adaptive", Adaptive::new)
 /// [`Hazard`].
 pub const HAZARD: EvictionPolicy = EvictionPolicy::new(
     "hazard",
-    // `hazard` may choose the newest block of a class, which may have cached descendants. [`Chained`]
-    // makes its order prefix-closed.
+    // `hazard` may choose a block that has cached descendants. [`Chained`] returns these first.
     Some(|num_blocks| Ok(Box::new(Chained::new(Hazard::new(num_blocks)?, num_blocks)?))),
     |num_blocks, retention| Ok(Box::new(Closed::new(Hazard::new(num_blocks)?, num_blocks, retention)?)),
 );
@@ -118,14 +118,14 @@ pub mod parts {
     pub use kvpool::EvictionPolicy;
 }
 
-/// Every policy. New policies are added at the end, because inputs of fuzzers contain positions in this
-/// list.
+/// Every policy. New policies have to be added at the end, because inputs of fuzzers contain indices
+/// into this list.
 pub const ALL: &[EvictionPolicy] = &[LRU, LAST_ACCESS, S3_FIFO, ARC, ADAPTIVE, HAZARD];
 
-/// The policies that an advisor and a sizing run compare by default.
+/// The policies that the advisor and sizing runs compare by default.
 pub const ADVISED: &[EvictionPolicy] = &[LRU, S3_FIFO, ARC, ADAPTIVE, HAZARD];
 
-/// The names of policies of earlier versions, each with the remaining policy that is most similar.
+/// The names of policies that earlier versions had, each with the most similar policy of today.
 const REMOVED: &[(&str, EvictionPolicy)] = &[
     ("fifo", LRU),
     ("lfu", S3_FIFO),
@@ -136,7 +136,8 @@ const REMOVED: &[(&str, EvictionPolicy)] = &[
     ("gdsf", ARC),
 ];
 
-/// Returns the policy that replaces a policy of an earlier version. `None` for any other name.
+/// Returns the policy that replaces a policy of an earlier version. `None` for a name that is not one
+/// of these.
 ///
 /// ```
 /// assert_eq!(kvpool_policies::replacement("sieve"), Some(kvpool_policies::S3_FIFO));
@@ -147,8 +148,8 @@ pub fn replacement(name: &str) -> Option<EvictionPolicy> {
     REMOVED.iter().find(|(removed, _)| *removed == name).map(|&(_, instead)| instead)
 }
 
-/// Returns a policy that has an order and supports retention. The core's `lru` has no order of its own
-/// and no retention, so it becomes [`LRU`]. Any other policy is returned unchanged.
+/// Returns a policy with the same order that also supports retention. The core's own `lru` does not, so
+/// the result for it is [`LRU`]. Any other policy is returned unchanged.
 ///
 /// ```
 /// use kvpool::EvictionPolicy;
@@ -161,8 +162,8 @@ pub fn in_full(policy: EvictionPolicy) -> EvictionPolicy {
     if policy == LRU { LRU } else { policy }
 }
 
-/// Returns an explanation for a policy that earlier versions had, for use in an error. `None` for any
-/// other name.
+/// Returns an error text for a policy that earlier versions had, which names its replacement. `None`
+/// for any other name.
 #[must_use]
 pub fn removal(name: &str) -> Option<String> {
     replacement(name).map(|instead| format!("kvpool no longer has {name}, use {}", instead.name()))
@@ -187,7 +188,7 @@ pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
     })
 }
 
-/// Compiles the example of the README as a test.
+/// Tests the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

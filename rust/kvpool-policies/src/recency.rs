@@ -3,10 +3,10 @@
 //! The order is the same as that of [`kvpool::LruEvictor`], which implements `lru` in a pool without
 //! retention. This policy implements `lru` in pools with retention, in sizing runs, and in the advisor.
 //!
-//! Cost: O(1), 9 bytes per block. LRU is hard to beat once a cache has a few per cent of a workload's
-//! blocks, and it does not keep stale blocks for ever. Its weak points are prompts that are never
-//! reused, which flush the cache if they are larger than the cache, and loops larger than the cache,
-//! which never hit.
+//! Cost: O(1), 9 bytes per block. LRU is hard to beat if a cache holds at least a few per cent of a
+//! workload's blocks, and it does not keep old blocks for ever. It has two weak points. Prompts that
+//! are never reused flush the cache if they are larger than it. A loop larger than the cache never
+//! hits.
 
 use crate::block_lists::BlockLists;
 use kvpool::{BlockId, Content, InvariantViolation, Policy, PoolError};

@@ -1,14 +1,14 @@
 //! S3-FIFO: Yang, Zhang, Qiu, Yue, Rashmi: "FIFO queues are all you need for cache eviction", SOSP 2023.
 //!
-//! The policy has two FIFO queues, *small* and *main*, and a queue of *ghosts*: keys of blocks that
-//! were evicted. New content is added to small. Content whose key is a ghost is added to main. A hit
-//! increments the block's counter, up to 3, and moves nothing.
+//! The policy has two FIFO queues of blocks, *small* and *main*, and a queue of *ghosts*, which are
+//! keys of evicted blocks. A new content is added to small. A content whose key is a ghost is added to
+//! main. A hit increments the block's counter, up to 3, and moves nothing.
 //!
-//! To find a victim, the policy considers small if it has at least its share of blocks, and main
-//! otherwise. In small, the oldest block moves to main with counter 0 if it was hit; otherwise it is
-//! evicted, and its key becomes a ghost. In main, the oldest block moves to the back with a decremented
-//! counter if its counter is above 0; otherwise it is evicted without a ghost. So content that is used
-//! once is evicted early, and content that is used again soon is kept.
+//! To find a victim, the policy looks at small if it has at least its share of blocks, and at main
+//! otherwise. In small, the oldest block moves to main with counter 0 if it was hit. Otherwise it is
+//! evicted, and its key becomes a ghost. In main, if the oldest block's counter is above 0, the counter
+//! is decremented and the block moves to the back. Otherwise it is evicted without a ghost. So content
+//! that is used once is evicted early, and content that is used again soon is kept.
 //!
 //! The parameters are those of kvpool's eviction study. The share of small is 1/10 of the capacity. A
 //! block of small is promoted to main after one hit. There are ghosts for 9/10 of the capacity; the
@@ -16,12 +16,12 @@
 //! hits, which costs 3.4 percentage points of hit rate on agent traces with small caches.
 //!
 //! Cost: a hit is one store. Admission and eviction are O(1) amortized, because each extra pass of a
-//! block through main uses up one of its hits. A block takes 32 bytes: 11 for itself, and the rest is
-//! its share of the ghosts, at 23 bytes each.
+//! block through main uses up one of its hits. A block takes 32 bytes: 11 for itself, and 21 for its
+//! share of the ghosts.
 //!
-//! Do not use it for chat traffic with a cache of 5 to 20 % of the workload's blocks. There, the hit
-//! rates of LRU and ARC are 4 percentage points higher, because small is too short for the time between
-//! two turns.
+//! Do not use S3-FIFO for chat traffic with a cache of 5 to 20 % of the workload's blocks. There, the
+//! hit rates of LRU and ARC are 4 percentage points higher, because small is too short for the time
+//! between two turns.
 
 use crate::block_lists::BlockLists;
 use crate::ghosts::Ghosts;
@@ -34,7 +34,7 @@ use kvpool::{InvariantViolation, PoolError};
 const SMALL: usize = 0;
 const MAIN: usize = 1;
 
-/// The maximum of the hit counter.
+/// The largest value of a block's hit counter.
 const MOST: u8 = 3;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +43,8 @@ struct State {
     hits: u8,
 }
 
-/// The S3-FIFO policy: a small, a main and a ghost FIFO queue.
+/// The S3-FIFO policy: FIFO queues of new blocks (small) and of reused blocks (main), and a queue of
+/// ghosts.
 ///
 /// ```
 /// use kvpool::{BlockId, Content, Policy};
@@ -64,7 +65,7 @@ pub struct S3Fifo {
     lists: BlockLists,
     states: Vec<State>,
     ghosts: Ghosts,
-    /// The number of blocks at which small is long enough to evict from it.
+    /// The policy evicts from small if it has at least this number of blocks.
     small: usize,
 }
 
@@ -112,7 +113,7 @@ impl Policy for S3Fifo {
     }
 
     fn release(&mut self, block: BlockId) {
-        // A block that is already queued is refused, and keeps its position.
+        // A block that is already in a queue keeps its position.
         self.lists.push_back(self.queue_of(block), block);
     }
 

@@ -1,13 +1,12 @@
-//! `Slots`: an index from keys to numbers, for keys that are stored in an array of the owner.
+//! `Slots`: a hash table that finds the index of a key in an array of keys, which the caller owns.
 //!
-//! `Slots` is a hash table of numbers from 1 on. Each number is an index of an array of keys, which the
-//! owner of the table stores and passes to every call. It must be the same array each time, and the
-//! owner may change only keys whose numbers are not in the table. A number is found by its key if and
-//! only if it is in the table.
+//! The table stores only indices, from 1 on. The caller stores the keys, and passes the same array to
+//! every call. It may change only keys whose indices are not in the table. The table finds an index by
+//! its key if and only if the index is in the table.
 //!
-//! Costs: all operations are O(1). A number takes 6 bytes, allocated only by [`Slots::reserve`]. The
-//! table uses open addressing with linear probes and backward-shift deletion, so it never fills with
-//! tombstones. At most two thirds of the slots are used.
+//! Costs: all operations are O(1). An index takes 6 bytes, allocated only by [`Slots::reserve`]. The
+//! table uses open addressing with linear probes and backward-shift deletion, so deleted entries leave
+//! no tombstones. At most two thirds of the slots are used.
 //!
 //! The slot of a key depends on a secret random number of the table, so an attacker cannot choose keys
 //! that collide. The results of calls do not depend on that number.
@@ -18,8 +17,9 @@ use std::hash::{BuildHasher, RandomState};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The finalizer of `SplitMix64`, for samples and statistics. It has no secret, so a caller could
-/// choose keys with given results. If that must not be possible, use [`Slots`].
+/// Mixes the bits of a key (the finalizer of `SplitMix64`), for samples and statistics. It has no
+/// secret, so a caller could choose keys with given results. If that must not be possible, use
+/// [`Slots`].
 pub(crate) const fn mixed(key: u64) -> u64 {
     let key = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,14 +30,14 @@ pub(crate) const fn mixed(key: u64) -> u64 {
 /// An empty slot.
 const EMPTY: u32 = 0;
 
-/// An index from keys to numbers, for keys that are stored in an array of the caller.
+/// A hash table that finds the index of a key in the caller's array of keys.
 #[derive(Clone)]
 pub struct Slots {
     slots: Vec<u32>,
     secret: [u64; 2],
 }
 
-/// Does not print the secret.
+/// Prints the size of the table, but not its secret.
 impl fmt::Debug for Slots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slots").field("slots", &self.slots.len()).finish_non_exhaustive()
@@ -51,19 +51,20 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Makes an empty table of capacity 0.
+    /// Makes a table that has room for no index.
     #[must_use]
     pub fn new() -> Self {
         let state = RandomState::new();
         Self { slots: vec![EMPTY], secret: [state.hash_one(0_u8), state.hash_one(1_u8) | 1] }
     }
 
-    /// The number of slots. At least a third is always empty, so every probe ends.
+    /// Returns the number of slots for `numbers` indices. At least a third of the slots is always
+    /// empty, so every probe ends.
     fn len_for(numbers: usize) -> usize {
         numbers.saturating_add(numbers / 2 + 1).min(u32::MAX as usize)
     }
 
-    /// Allocates memory for `numbers` numbers. The content of the table does not change.
+    /// Allocates memory for `numbers` indices. The content of the table does not change.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory. Nothing has changed then.
@@ -71,34 +72,35 @@ impl Slots {
         try_reserve(&mut self.slots, Self::len_for(numbers))
     }
 
-    /// Removes all numbers, sets the capacity to `numbers` numbers, and adds `these`. Does not allocate
-    /// after [`Self::reserve`]. O(numbers).
+    /// Removes all indices, makes room for `numbers` indices, and adds `these`. After
+    /// [`Self::reserve`], this does not allocate. O(numbers).
     pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        // A probe would not end in a full table, so numbers beyond the capacity are ignored, even if
-        // the caller's lists are wrong.
+        // Indices beyond the room are ignored, because a probe in a full table would not end. This
+        // protects from errors of the caller.
         these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 
-    /// Removes all numbers.
+    /// Removes all indices.
     pub fn clear(&mut self) {
         self.slots.fill(EMPTY);
     }
 
-    /// The number of entries in the table. O(capacity).
+    /// The number of indices in the table. O(slots).
     #[must_use]
     pub fn count(&self) -> usize {
         self.slots.iter().filter(|&&number| number != EMPTY).count()
     }
 
-    /// Returns the number of `key`.
+    /// Returns the index of `key`.
     #[must_use]
     pub fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
         self.slot_of(keys, key).map(|slot| self.slots[slot])
     }
 
-    /// Adds `number`. There must be room, and no other number in the table may have its key.
+    /// Adds the index `number`. The table must have room, and must not contain an index with the same
+    /// key.
     pub fn insert(&mut self, keys: &[u64], number: u32) {
         let mut slot = self.home(keys[number as usize]);
         while self.slots[slot] != EMPTY {
@@ -107,8 +109,8 @@ impl Slots {
         self.slots[slot] = number;
     }
 
-    /// Adds `number`, and removes and returns the number in the table that has the same key, if there
-    /// is one. There must be room.
+    /// Adds the index `number`. If the table has an index with the same key, removes and returns it.
+    /// The table must have room.
     pub fn put(&mut self, keys: &[u64], number: u32) -> Option<u32> {
         let key = keys[number as usize];
         let mut slot = self.home(key);
@@ -122,11 +124,11 @@ impl Slots {
         }
     }
 
-    /// Removes and returns the number of `key`.
+    /// Removes and returns the index of `key`.
     pub fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;
         let number = self.slots[slot];
-        // Fills the empty slot with later entries whose probes passed it.
+        // Later indices whose probes passed the emptied slot move forward.
         let mut hole = slot;
         let mut next = self.after(slot);
         while self.slots[next] != EMPTY {
@@ -158,7 +160,8 @@ impl Slots {
         if slot + 1 == self.slots.len() { 0 } else { slot + 1 }
     }
 
-    /// The number of slots from `from` to `to`, if counting continues at the start after the last slot.
+    /// The number of steps from the slot `from` to the slot `to`. After the last slot, probes continue
+    /// at the first.
     fn steps(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.slots.len() - from }
     }

@@ -1,5 +1,5 @@
-//! Memory of policies and of retention: they allocate all memory in `new` and `grow`, and as much as
-//! their documentation states.
+//! Tests the memory of policies and of retention. They allocate only in `new` and `grow`, and the
+//! amount is that of their documentation.
 //!
 //! This is a test binary of its own because it counts the allocations of the whole process.
 
@@ -17,7 +17,8 @@ fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Po
 
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
-/// The documented bytes per block, including ghosts, and the documented constant bytes of every pool.
+/// For each policy, the documented number of bytes per block (including ghosts), and of additional
+/// bytes per pool.
 const POLICIES: [(usize, usize, Make); 5] = [
     (9, 0, |blocks| boxed(Recency::new(blocks))),
     (32, 0, |blocks| boxed(S3Fifo::new(blocks))),

@@ -1,4 +1,4 @@
-//! Properties that every policy with a name has.
+//! Tests every policy, by its name.
 
 use std::collections::HashSet;
 
@@ -22,8 +22,9 @@ fn a_policy_is_its_name() {
     assert!(ADVISED.iter().all(|policy| ALL.contains(policy)));
 }
 
-/// In a run of registered blocks, each block's parent is the block before it. A run of released or used
-/// blocks ends at the first block in use. `pop` returns as many victims as the order contains.
+/// If consecutive blocks are registered in one call, each block's parent is the block before it. If
+/// consecutive blocks are released or used in one call, the call ends at the first block in use. `pop`
+/// returns as many victims as the order contains.
 #[test]
 fn a_run_ends_at_the_first_block_in_use() {
     let ids = |ids: &[u32]| ids.iter().copied().map(BlockId::new).collect::<Vec<_>>();
@@ -39,7 +40,7 @@ fn a_run_ends_at_the_first_block_in_use() {
                 let parents = ids(&[1, 2, 3, 4, 5]).into_iter().map(|block| evictor.parent(block));
                 assert_eq!(parents.flatten().collect::<Vec<_>>(), ids(&[1, 2, 3, 4]), "{policy:?}");
             }
-            // An id outside of the pool gets no content, and no content gets it as a parent.
+            // Ids outside of the pool get no content, and are no parents.
             let strange = ids(&[6, 0, 7, 9, 8]).into_iter().map(|block| (block, Content::default()));
             evictor.registered_run(&strange.collect::<Vec<_>>(), None);
             assert!(ids(&[6, 7, 8]).into_iter().all(|block| evictor.parent(block).is_none()), "{policy:?}");

@@ -1,8 +1,8 @@
-//! Errors of the pool. A call that returns an error has changed nothing.
+//! Errors of vLLM's pool. A call that returns an error has changed nothing.
 
 use thiserror::Error;
 
-/// Allocates a list of `n` items. Returns an error if it does not fit in memory.
+/// Makes a list of `n` copies of `item`. Returns an error if memory is not sufficient.
 pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::PoolError> {
     let mut items = Vec::new();
     items.try_reserve_exact(n).map_err(|_| no_memory(n))?;
@@ -10,7 +10,7 @@ pub(crate) fn filled<T: Clone>(n: usize, item: T) -> Result<Vec<T>, kvpool::Pool
     Ok(items)
 }
 
-/// Returns the error for a pool that does not fit in memory.
+/// Returns the error for a pool whose arrays do not fit in memory.
 pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
     kvpool::PoolError::config(
         "num_gpu_blocks",
@@ -19,7 +19,7 @@ pub(crate) fn no_memory(num_blocks: usize) -> kvpool::PoolError {
     )
 }
 
-/// The error of a refused call of [`Pool`](crate::Pool).
+/// The reason why a call of [`Pool`](crate::Pool) was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum VllmError {
@@ -46,7 +46,7 @@ pub enum VllmError {
         /// Highest block id in the pool.
         last: u32,
     },
-    /// The block already has a hash that covers the same number of tokens, or more.
+    /// The block already has a hash that covers at least as many tokens as the new one.
     #[error("block {block} is cached already, for {cached} tokens: it can't be cached for {wanted}")]
     AlreadyCached {
         /// Id of the block.
@@ -74,10 +74,10 @@ pub enum VllmError {
         /// The allowed values.
         expected: Box<str>,
     },
-    /// The groups cannot be looked up together. The text contains the reason.
+    /// The groups cannot be looked up together. The text is the reason.
     #[error("{0}")]
     Families(String),
-    /// The core returned an error.
+    /// The core pool returned this error.
     #[error(transparent)]
     Pool(#[from] kvpool::PoolError),
 }

@@ -1,11 +1,11 @@
-//! `FeedLog`: a log of the contents that were added to and removed from the index of a pool, with their
-//! tokens. A publisher of KV events reads it.
+//! `FeedLog`: a log of the contents that a pool's index gained and lost, with their tokens. A publisher
+//! of KV events reads it.
 //!
-//! vLLM's pool assigns the keys of its contents itself, so an observer of the core does not know these
-//! keys. Instead, the calls that cache and evict blocks write into this log.
+//! An observer of the core pool cannot provide these events, because only this crate knows vLLM's keys
+//! of the contents. Instead, the calls that cache and evict blocks write into this log.
 //!
 //! The log is bounded. If it becomes full before the publisher reads it, everything in it is dropped.
-//! The contents that are missing for this reason are published when they are cached again.
+//! The dropped contents are published when they are cached again.
 
 use kvpool::BlockHash;
 use kvpool_observe::FeedBatch;
@@ -14,10 +14,10 @@ use kvpool_observe::publish::{Digest, Keys};
 use crate::key::{Key, padded};
 use crate::pool::Removed;
 
-/// A list with the digest, the group and the extra keys of each block.
+/// For each block: its digest, its group, and its extra keys.
 pub type FeedKeys = Vec<(Digest, u16, Keys)>;
 
-/// A bounded log of stored and removed contents, which a publisher of KV events reads.
+/// A bounded log of contents that were stored and removed. A publisher of KV events reads it.
 ///
 /// ```
 /// use kvpool_vllm::FeedLog;
@@ -34,32 +34,32 @@ pub struct FeedLog {
     keys: FeedKeys,
 }
 
-/// A block in a run that may be cached: its position in the run, its hash, and the hash of the previous
-/// block.
+/// A block that a call may cache: its position among the blocks of the call, its hash, and the hash of
+/// the previous block.
 pub type Link = (usize, BlockHash, Option<BlockHash>);
 
-/// A run of blocks of one request that a call caches.
+/// The consecutive blocks of one request that one call caches.
 #[derive(Clone, Debug, Default)]
 pub struct FeedRun {
-    /// Position of the first block in the request.
+    /// Position in the request of the first of these blocks.
     pub first: usize,
-    /// KV-cache group of the run.
+    /// KV-cache group of these blocks.
     pub group: u16,
     /// Number of tokens per block.
     pub block_size: usize,
     /// Number of bytes in a digest.
     pub digest_len: usize,
-    /// The blocks in the run that have a digest.
+    /// The blocks that have a digest.
     pub links: Vec<Link>,
-    /// The tokens of the whole run.
+    /// The tokens of all these blocks.
     pub tokens: Vec<u32>,
-    /// The extra keys of each link. Empty if the hashes of all blocks cover only tokens.
+    /// The extra keys of each entry of `links`. The list is empty if no block has extra keys.
     pub keys: Vec<Keys>,
 }
 
 impl FeedRun {
-    /// Adds a block with its digest. `before` is the digest of the previous block, or `None` for the
-    /// first block of a request. A digest that is longer than the core's digests is skipped.
+    /// Adds the block at position `at`. `before` is the digest of the previous block, or `None` for the
+    /// first block of a request. A block whose digest has more than 32 bytes is skipped.
     pub fn link(&mut self, at: usize, digest: &[u8], before: Option<&[u8]>) {
         if let Some(hash) = padded(digest) {
             self.digest_len = digest.len();
@@ -69,13 +69,13 @@ impl FeedRun {
 }
 
 impl FeedLog {
-    /// Creates an empty log that holds at most `capacity` changes, at least 1.
+    /// Creates an empty log for at most `capacity` changes. A capacity of 0 counts as 1.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity: capacity.max(1), batch: FeedBatch::default(), keys: Vec::new() }
     }
 
-    /// Makes room for `changes` more changes. If the log is full, drops everything in it.
+    /// Makes room for this number of changes. If they do not fit, drops everything in the log.
     fn reserve(&mut self, changes: usize) {
         if self.batch.events.len() + changes > self.capacity {
             self.cleared();
@@ -88,7 +88,8 @@ impl FeedLog {
         self.keys.clear();
     }
 
-    /// Records the contents whose last cached block was removed.
+    /// Records the contents that no block has any more. Entries of `removed` whose content other blocks
+    /// still have are ignored.
     pub fn removed(&mut self, removed: &[Removed]) {
         self.reserve(removed.len());
         for Removed { key, .. } in removed.iter().filter(|removed| removed.last_copy) {
@@ -96,7 +97,7 @@ impl FeedLog {
         }
     }
 
-    /// Records that the last cached block of a key was removed.
+    /// Records that a key has no cached block any more.
     pub fn removed_key(&mut self, key: &Key) {
         self.reserve(1);
         self.remove(key);
@@ -108,8 +109,8 @@ impl FeedLog {
         }
     }
 
-    /// Records the blocks of a run whose keys are new to the index. `new` has one entry per block:
-    /// whether its key is new, or `None` if the block was skipped.
+    /// Records those blocks whose keys are new to the index. `new` has one entry per block: whether its
+    /// key is new, or `None` if the block was not cached.
     pub fn stored(&mut self, run: FeedRun, new: &[Option<bool>]) {
         let FeedRun { first, group, block_size, digest_len, links, tokens, keys } = run;
         let is_new = |at: usize| new.get(at) == Some(&Some(true));
@@ -127,8 +128,8 @@ impl FeedLog {
         self.keys.extend(keyed.map(|(&(_, hash, _), keys)| (Digest::new(hash, digest_len), group, keys)));
     }
 
-    /// Moves the content of the log into the two lists. The log reuses the memory of these lists, after
-    /// emptying them.
+    /// Moves everything in the log into the two lists, which are emptied before. The log then reuses
+    /// the memory of these lists.
     pub fn take(&mut self, batch: &mut FeedBatch, keys: &mut FeedKeys) {
         batch.renew();
         keys.clear();

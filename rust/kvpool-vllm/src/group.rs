@@ -1,8 +1,9 @@
 //! `Group`: makes the decisions of vLLM's manager for one KV-cache group.
 //!
-//! The caller owns the tables and counts of requests. A call reads a [`Table`] and returns the changes:
-//! the blocks that no token reads any more, the number of missing blocks, the move of a state, and the
-//! blocks to cache. `None` means an unusual case, which vLLM's own manager has to handle.
+//! The caller owns the block tables of requests. A call reads a [`Table`] and returns the changes that
+//! the caller has to make: which blocks no token reads any more, how many blocks to append, how a
+//! recurrent state moves, and which blocks to cache. `None` means an unusual case, which vLLM's own
+//! manager has to handle.
 //!
 //! Costs: a step without changes reads the length of the table and at most one block.
 
@@ -18,7 +19,7 @@ use crate::pool::Pool;
 use crate::retain::{Finals, Prompt, Retains, Retention};
 use crate::states::{Move, States};
 
-/// Access to a block table of the caller, and to the pool of its blocks.
+/// Access to the block table of one request, which the caller owns, and to the pool of its blocks.
 pub trait Table {
     /// Number of blocks in the table.
     fn len(&self) -> usize;
@@ -28,10 +29,11 @@ pub trait Table {
         self.len() == 0
     }
 
-    /// Returns the block at a position. `None` if it does not belong to the pool.
+    /// Returns the block at position `at` of the table. `None` if the block does not belong to the
+    /// pool.
     fn block(&self, at: usize) -> Option<u32>;
 
-    /// Calls `look` with the pool, and returns its result.
+    /// Calls `look` with the pool, and returns the result of `look`.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 
     /// Returns the key of the block at a position, and the number of tokens that the key covers. `None`
@@ -53,54 +55,55 @@ pub trait Table {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Kind of the group, and number of tokens per block.
+    /// Kind of the group (such as sliding window), and number of tokens per block.
     pub spec: GroupSpec,
-    /// Number of the group.
+    /// vLLM's number of the group, which is part of its blocks' keys.
     pub number: u32,
     /// Number of digests per block.
     pub scale: usize,
-    /// Number of additional tokens to keep before the tokens that layers read.
+    /// Number of tokens that the group keeps although its layers do not read them any more. They
+    /// directly precede the tokens that layers read.
     pub retained: usize,
-    /// Number of slots to allocate in addition to the slots of the step.
+    /// Number of slots that the group allocates beyond those of each step.
     pub more_slots: usize,
-    /// Largest number of blocks that a whole request uses at one time. It is lower than the total
-    /// number, because the request releases blocks while it runs.
+    /// Largest number of blocks that one request uses at one time. It is lower than the request's total
+    /// number of blocks, because the request frees blocks while it runs. `None` means no limit.
     pub most: Option<usize>,
     /// Whether full blocks of the group are cached.
     pub is_cached: bool,
-    /// Determines the number of tokens whose blocks may be cached.
+    /// Computes up to which token blocks may be cached.
     pub finals: Finals,
-    /// Selects which of these blocks are cached.
+    /// Selects the blocks before that token that are cached.
     pub retention: Retention,
-    /// If set, the group also caches a block that the prompt does not fill. It is the block in which
-    /// the prompt, minus this number of tokens, ends. A digest has to exist for this end.
+    /// If set, the group also caches the block in which a prompt without its last `prompt_tail` tokens
+    /// ends, even if this block is not full. A digest has to exist for this end.
     pub prompt_tail: Option<usize>,
-    /// The rules of aligned recurrent states, if the group has such states.
+    /// The rules for aligned recurrent states. `None` for groups without such states.
     pub states: Option<States>,
 }
 
-/// The data that vLLM's manager of aligned states stores for each request.
+/// The data that vLLM's manager of aligned recurrent states stores for each request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
-    /// Number of leading blocks that were already released.
+    /// Number of blocks at the start of the table that were already freed.
     pub retired: usize,
-    /// Position of the previous state.
+    /// Position in the table of the previous state's block.
     pub last: Option<usize>,
 }
 
-/// The changes that a step makes to the table of a running request. Each block is listed with its
-/// position.
+/// The changes that a step makes to the block table of a running request. Each block is listed with its
+/// position in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Blocks that no token reads any more. They are freed first, in this order.
     pub dead: Vec<(usize, u32)>,
-    /// For states: the new number of leading blocks that were released, if it changes.
+    /// For recurrent states: the new value of [`Noted::retired`], if it changes.
     pub retired: Option<usize>,
-    /// For states: the block of the previous state, which is freed after `dead`.
+    /// For recurrent states: the block of the previous state, which is freed after `dead`.
     pub before: Option<(usize, u32)>,
-    /// Number of blocks to append.
+    /// Number of blocks to append to the table.
     pub missing: usize,
-    /// For states: how the table grows before the missing blocks are appended.
+    /// For recurrent states: how the table changes before the missing blocks are appended.
     pub moves: Option<Move>,
 }
 
@@ -119,49 +122,53 @@ impl Change {
 /// The blocks that an arriving request needs in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Number of leading null blocks in its table. They replace blocks of the hit that no token reads.
+    /// Number of null blocks at the start of its table. They replace blocks of the hit that no token
+    /// reads.
     pub skipped: usize,
     /// Number of blocks to append after the null blocks and the blocks of the hit.
     pub missing: usize,
-    /// Number of blocks for all tokens of the request, if the pool must have room for all of them now.
+    /// Number of blocks to append for all tokens of the request. It is 0 unless the pool must have room
+    /// for all of them now.
     pub whole: usize,
 }
 
-/// The blocks of a table that can be cached.
+/// Which blocks of a table can be cached now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
     /// Number of blocks that are already cached.
     pub known: usize,
-    /// Number of blocks that are full of final tokens. A final token will not be computed again.
+    /// Number of blocks that contain only final tokens, which are tokens that will not be computed
+    /// again.
     pub full: usize,
     /// Number of final tokens.
     pub finals: usize,
-    /// Whether to cache the block in which the prompt ends, although it is not full.
+    /// Whether to cache also the block in which the prompt ends, although it is not full.
     pub tail: bool,
 }
 
 impl Caching {
-    /// Whether there is anything to cache.
+    /// Whether there is any block to cache.
     #[must_use]
     pub const fn asks(&self) -> bool {
         self.full > self.known || self.tail
     }
 }
 
-/// How to cache the block at the end of a prompt.
+/// How the caller caches the block in which a prompt ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// There is no block to cache.
     Absent,
     /// The block is already cached under this key.
     Cached(Key),
-    /// The block has to be cached by vLLM's own manager.
+    /// vLLM's own manager has to cache the block.
     Partial,
 }
 
 impl Group {
-    /// Creates a group of a kind (`full`, `sliding`, `chunked` or `state`). Its window or chunk has
-    /// `span` tokens. By default it caches full blocks and is the only group of its model.
+    /// Creates a group. `kind` is `full`, `sliding`, `chunked` or `state`. `span` is the number of
+    /// tokens of its window or chunk. `scale` is the number of digests per block. By default the group
+    /// caches full blocks and is the only group of its model.
     ///
     /// # Errors
     /// [`VllmError::Setting`] for an unknown kind, a size of 0, or a block size that is not a multiple
@@ -198,13 +205,13 @@ impl Group {
         })
     }
 
-    /// Sets which tokens the group caches. Hits end at multiples of `alignment`. The group caches
-    /// tokens up to a multiple of `ends` (`None` for the only group of a model), but never the last
-    /// `recomputed` tokens. `drops` is true if draft heads (EAGLE, MTP) have to recompute the end of a
-    /// hit.
+    /// Sets which tokens the group caches. Hits end at multiples of `alignment` tokens. The group
+    /// caches tokens up to a multiple of `ends` (`None` for the only group of a model), but never the
+    /// last `recomputed` tokens. `drops` is true if draft heads (EAGLE, MTP) have to recompute the end
+    /// of a hit.
     ///
     /// # Errors
-    /// [`VllmError::Setting`] for an `alignment` or `ends` of 0.
+    /// [`VllmError::Setting`] if `alignment` or `ends` is 0.
     pub fn caching_to(
         mut self,
         alignment: usize,
@@ -225,14 +232,14 @@ impl Group {
         self.spec.block_tokens / self.scale
     }
 
-    /// Whether the group also caches blocks in which prompts end.
+    /// Whether the group also caches the blocks in which prompts end.
     #[must_use]
     pub const fn looks_at_prompts(&self) -> bool {
         self.prompt_tail.is_some() || self.states.is_some()
     }
 
-    /// Plans a step of a running request. A group of states needs `noted`. It is `None` if the state is
-    /// shared, exported or absent.
+    /// Plans a step of a running request. For a group of recurrent states, `noted` is what vLLM's
+    /// manager stores for the request. It is `None` if the state is shared, exported or absent.
     #[must_use]
     pub fn step(&self, table: &impl Table, step: &Step, noted: Option<Noted>) -> Option<Change> {
         if table.is_empty() {
@@ -265,8 +272,8 @@ impl Group {
         })
     }
 
-    /// Plans the admission of a request that has a hit of [`Step::computed`] tokens. The group has
-    /// `hits` blocks of this hit.
+    /// Plans the admission of a request whose hit has [`Step::computed`] tokens. `hits` is the group's
+    /// number of blocks of this hit.
     #[must_use]
     pub fn arrival(&self, step: &Step, hits: usize) -> Option<Arrived> {
         if hits > 0 && !step.computed.is_multiple_of(self.spec.block_tokens) {
@@ -285,15 +292,15 @@ impl Group {
         Some(Arrived { skipped, missing, whole })
     }
 
-    /// Returns how the table of an arriving request, which has `hits` blocks, grows before the missing
-    /// blocks are appended.
+    /// For recurrent states: returns how the table of an arriving request changes before the missing
+    /// blocks are appended. The table has `hits` blocks.
     #[must_use]
     pub fn first_move(&self, step: &Step, hits: usize) -> Option<Move> {
         self.states.as_ref()?.first_move(&self.spec, hits, step.main)
     }
 
-    /// Returns the blocks of a table that can be cached after the KV of `tokens` tokens is computed.
-    /// `known` blocks are already cached.
+    /// Returns which blocks of a table can be cached when the KV of `tokens` tokens is computed.
+    /// `known` is the number of blocks that are already cached.
     #[must_use]
     pub fn caching(&self, prompt: &Prompt, table: &impl Table, known: usize, tokens: usize) -> Caching {
         let finals = if self.is_cached { self.finals.of(tokens) } else { 0 };
@@ -302,8 +309,8 @@ impl Group {
         Caching { tail: finals > 0 && self.has_tail(prompt, table, &caching), ..caching }
     }
 
-    /// Whether the prompt ends inside of a block that should be cached for that reason, or together
-    /// with a state.
+    /// Whether the block in which the prompt ends should be cached although it is not full, or because
+    /// a recurrent state ends there.
     fn has_tail(&self, prompt: &Prompt, table: &impl Table, caching: &Caching) -> bool {
         let (unit, finals) = (self.unit(), caching.finals);
         if let Some(states) = &self.states {
@@ -320,14 +327,14 @@ impl Group {
             return false;
         }
         let at = self.spec.full_blocks(Tokens(end)).0;
-        // This step appends the block, or caches the block under the key of all its tokens.
+        // This step appends the block, or caches it under the key of all its tokens.
         if at >= table.len() || (caching.known..caching.full).contains(&at) {
             return true;
         }
         table.hash(at).and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end)
     }
 
-    /// Returns for each block whether it should be indexed.
+    /// Returns whether each of these blocks should be indexed.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
         if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {
@@ -338,7 +345,7 @@ impl Group {
         blocks.map(|at| self.retention.keeps(at, prompt.interval, &boundaries)).collect()
     }
 
-    /// Returns how to cache the block in which the prompt ends, if [`Caching::tail`] is set.
+    /// Returns how to cache the block in which the prompt ends. Called if [`Caching::tail`] is set.
     #[must_use]
     pub fn tail(&self, table: &impl Table, finals: usize) -> Tail {
         if self.states.is_none() || !finals.is_multiple_of(self.spec.block_tokens) {
@@ -360,13 +367,14 @@ fn at_least_1(name: &'static str, value: usize) -> Result<(), VllmError> {
     if value == 0 { Err(VllmError::setting(name, &0, "at least 1")) } else { Ok(()) }
 }
 
-/// Returns a position and its block. `None` for the null block, and for a block that does not belong to
-/// the pool.
+/// Returns a position and the block there. `None` for the null block, and for a block that does not
+/// belong to the pool.
 fn held(table: &impl Table, at: usize) -> Option<(usize, u32)> {
     table.block(at).filter(|&block| block != 0).map(|block| (at, block))
 }
 
-/// Whether the blocks of drafts can be written: no other request holds them, and they have no key.
+/// Whether the request may write into the blocks that hold the states of drafts: no other request holds
+/// these blocks, and they have no key.
 fn are_writable(table: &impl Table, drafts: Range<usize>) -> bool {
     let is_own =
         |(_, block)| table.look(|pool| pool.ref_count(block) == 1 && pool.keys().hash_of(block).is_none());

@@ -1,12 +1,12 @@
-//! `Growth` and `Arrival`: the blocks that a step needs in one KV-cache group.
+//! `Growth` and `Arrival`: how many blocks one step of a request needs in one KV-cache group.
 //!
-//! This is the arithmetic of vLLM's `allocate_slots`: how many blocks of a table no token reads any
-//! more, and how many blocks are missing. [`kvpool::groups`] defines which earlier tokens a token
+//! They do the arithmetic of vLLM's `allocate_slots`: how many blocks of a table no token reads any
+//! more, and how many blocks the table lacks. [`kvpool::groups`] defines which earlier tokens a token
 //! reads.
 
 use kvpool::groups::{Blocks, GroupSpec, Tokens};
 
-/// The arguments of a call of `allocate_slots`.
+/// The arguments of one call of vLLM's `allocate_slots`.
 ///
 /// ```
 /// use kvpool_vllm::Call;
@@ -17,9 +17,9 @@ use kvpool::groups::{Blocks, GroupSpec, Tokens};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Number of tokens to compute now.
+    /// Number of tokens to compute in this step.
     pub new: usize,
-    /// Number of additional slots after those of the new tokens, for drafts.
+    /// Number of slots after those of the new tokens, for draft tokens.
     pub lookahead: usize,
     /// Whether full blocks are cached.
     pub caches: bool,
@@ -28,13 +28,13 @@ pub struct Call {
     pub whole: bool,
     /// Number of free blocks that are reserved for other requests.
     pub reserved: usize,
-    /// Whether the watermark applies to waiting requests.
+    /// Whether some free blocks (vLLM's watermark) must remain when a waiting request is admitted.
     pub watermark: bool,
 }
 
 impl Call {
-    /// Returns the step of a request. The arguments are its numbers of tokens: computed, in flight, and
-    /// in total. No request has more than `max_len` tokens.
+    /// Returns the step of a request that has `tokens` tokens. `computed` of them are computed, and
+    /// `in_flight` of these are in steps that still run. No request has more than `max_len` tokens.
     #[must_use]
     pub fn step(&self, computed: usize, in_flight: usize, tokens: usize, max_len: usize) -> Step {
         let computed = computed.min(max_len);
@@ -50,36 +50,35 @@ impl Call {
     }
 }
 
-/// A step of a request. All fields are numbers of tokens.
+/// One step of a request. All fields are numbers of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Computed tokens. For an arriving request, these are the tokens of its hit.
+    /// Computed tokens before the step. For an arriving request, these are the tokens of its hit.
     pub computed: usize,
-    /// Computed tokens that are not in flight. Running steps neither read the blocks before them nor
-    /// revert these tokens.
+    /// Computed tokens whose steps have ended. Running steps cannot revert these tokens.
     pub settled: usize,
-    /// Tokens that need slots: computed tokens, tokens of this step, and lookahead.
+    /// Tokens that need slots: computed tokens, tokens of this step, and slots for draft tokens.
     pub slots: usize,
-    /// Number of tokens that are computed after this step, without lookahead.
+    /// Tokens that are computed after this step, without drafts.
     pub main: usize,
-    /// How many of the `main` tokens may be cached.
+    /// How many of the `main` tokens may be cached after this step.
     pub cached: usize,
-    /// All tokens of the request, if the pool must have room for all of them.
+    /// All tokens of the request. `None` unless the pool must have room for all of them now.
     pub whole: Option<usize>,
 }
 
-/// The changes to a group's table that a step needs.
+/// How one step changes the block table of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
-    /// Number of leading blocks of the table that no token reads any more.
+    /// Number of blocks at the start of the table that no token reads any more.
     pub dead: usize,
     /// Number of blocks to append to the table.
     pub missing: usize,
 }
 
 impl Growth {
-    /// Computes the changes for a group whose table has `table` blocks. The group also keeps `retained`
-    /// tokens before the tokens that layers read.
+    /// Computes the changes for a group whose table has `table` blocks. `retained` is the number of
+    /// tokens that the group keeps although its layers do not read them any more.
     #[must_use]
     pub fn of(spec: &GroupSpec, step: Step, table: usize, retained: usize) -> Self {
         let reach = spec.kind.reach(Tokens(step.settled)).minus(Tokens(retained));
@@ -90,7 +89,7 @@ impl Growth {
     }
 }
 
-/// The number of free blocks that an allocation must leave.
+/// The number of free blocks that must remain after an allocation.
 ///
 /// ```
 /// use kvpool_vllm::Room;
@@ -114,20 +113,21 @@ impl Room {
     }
 }
 
-/// The blocks that an arriving request needs in a group.
+/// The blocks that an arriving request needs in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// Number of leading blocks in its table that no token reads. The table has null blocks at these
-    /// positions.
+    /// Number of positions at the start of its table whose tokens no later token reads. The table has
+    /// null blocks there.
     pub skipped: usize,
     /// Number of blocks to append after the null blocks and the blocks of the hit.
     pub missing: usize,
 }
 
 impl Arrival {
-    /// Computes the needs of a request in a group. The group has `hits` blocks of the request's first
-    /// `computed` tokens. The request needs slots for `slots` tokens, in at most `most` blocks. The
-    /// group also keeps `retained` tokens before the tokens that layers read.
+    /// Computes the blocks that a request needs in a group. The group has `hits` blocks of the
+    /// request's first `computed` tokens. The request needs `slots` slots, in at most `most` blocks.
+    /// `retained` is the number of tokens that the group keeps although its layers do not read them any
+    /// more.
     #[must_use]
     pub fn of(
         spec: &GroupSpec,

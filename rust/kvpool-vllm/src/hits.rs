@@ -1,7 +1,7 @@
 //! `Hits`: finds the blocks of a request's longest hit, in each group.
 //!
-//! [`Lookup`] finds the length of a hit. `Hits` looks up the blocks in the pool, for all groups of a
-//! family (groups that keep the same blocks) together. It stores the hit of full attention for the next
+//! [`Lookup`] finds the length of a hit, and `Hits` its blocks in the pool. Groups that keep the same
+//! blocks form a family and are looked up together. The hit of full attention is stored for the next
 //! lookup ([`LastHit`]). The caller provides the digests of a request.
 
 use crate::error::VllmError;
@@ -12,18 +12,19 @@ use crate::lookup::{Family, Found, Index, Lookup, Reads};
 /// The blocks of a hit in one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFound {
-    /// Number of leading null blocks.
+    /// Number of null blocks at the start of the group's table. No token reads the blocks of the hit
+    /// that they replace.
     pub nulls: usize,
-    /// Number of blocks after the null blocks that are stored in the group's [`LastHit`]. They are its
-    /// first blocks.
+    /// Number of the following blocks. They are not in `blocks`, but are the first blocks of the
+    /// group's [`LastHit`].
     pub known: usize,
-    /// The remaining blocks: those after the null blocks and the known blocks.
+    /// The blocks of the hit after the null blocks and the `known` blocks.
     pub blocks: Vec<u32>,
     /// Number of tokens in all these blocks.
     pub tokens: usize,
 }
 
-/// Looks up requests in the groups of a model.
+/// Finds the hits of requests in all groups of a model.
 ///
 /// ```
 /// use kvpool_vllm::{Group, Hits};
@@ -36,21 +37,20 @@ pub struct GroupFound {
 #[derive(Clone, Debug)]
 pub struct Hits {
     lookup: Lookup,
-    /// The groups of each family, as indices into the list of groups.
+    /// For each family, the indices of its groups in the list of groups.
     members: Vec<Vec<usize>>,
-    /// The number of each group.
+    /// vLLM's number of each group, which is part of its blocks' keys.
     numbers: Vec<u32>,
 }
 
 impl Hits {
-    /// Prepares lookups of groups, which are looked up together in families. A family has three parts:
-    /// the indices of its groups, whether draft heads (EAGLE, MTP) have to recompute the end of a hit,
-    /// and how many tokens after a hit are looked up in that case. Hits end at multiples of
-    /// `alignment`.
+    /// Prepares lookups in these groups. Each family lists the indices of its groups. Its second part
+    /// is whether draft heads (EAGLE, MTP) have to recompute the end of a hit. Its third part is how
+    /// many tokens after a hit are looked up in that case. Hits end at multiples of `alignment` tokens.
     ///
     /// # Errors
-    /// [`VllmError::Families`] for a family without groups or with unknown groups, and for sizes that
-    /// are incompatible.
+    /// [`VllmError::Families`] for a family without groups or with unknown groups, and for block sizes
+    /// that are not multiples of the tokens of a digest.
     pub fn new(
         groups: &[Group],
         alignment: usize,
@@ -80,12 +80,12 @@ impl Hits {
         Ok(Self { lookup, members, numbers: groups.iter().map(|group| group.number).collect() })
     }
 
-    /// Finds the longest hit of at most `limit` tokens. Returns its blocks for each group, its number
-    /// of tokens, and how many more tokens the group with the longest match has cached. `last` contains
-    /// the last hit of each group.
+    /// Finds the longest hit of a request, with at most `limit` tokens. Returns its blocks in each
+    /// group, its number of tokens, and how many more tokens the group with the longest match has
+    /// cached. `last` contains the last hit of each group.
     ///
     /// # Errors
-    /// The errors of the digests.
+    /// The errors of `digests`.
     pub fn find<D: Digests>(
         &self,
         digests: &D,
@@ -97,11 +97,11 @@ impl Hits {
         Ok((asked.blocks(&hit.found)?, hit.tokens, hit.longest.saturating_sub(hit.tokens)))
     }
 
-    /// Finds the hit of each group alone, regardless of the other groups. Each hit has at most `limit`
-    /// tokens.
+    /// Finds the longest hit in each group alone, as if the model had no other group. Each hit has at
+    /// most `limit` tokens.
     ///
     /// # Errors
-    /// The errors of the digests.
+    /// The errors of `digests`.
     pub fn find_each<D: Digests>(
         &self,
         digests: &D,
@@ -114,7 +114,6 @@ impl Hits {
     }
 }
 
-/// The state of one lookup.
 struct Asked<'a, D> {
     hits: &'a Hits,
     digests: &'a D,
@@ -122,15 +121,15 @@ struct Asked<'a, D> {
 }
 
 impl<D: Digests> Asked<'_, D> {
-    /// Returns the block under the digest of a unit, for each group of a family. `None` if a group has
-    /// no such block.
+    /// Returns the block that each group of a family has under the request's digest number `unit`.
+    /// `None` if any of the groups has no such block.
     fn at(&self, family: usize, unit: usize) -> Result<Option<Vec<u32>>, D::Error> {
         let key = |&member: &usize| self.digests.key(unit, self.hits.numbers[member]);
         let keys = self.hits.members[family].iter().map(key).collect::<Result<Vec<_>, _>>()?;
         Ok(self.digests.look(|pool| pool.find_all(&keys)))
     }
 
-    /// Returns the blocks of each group. The list is empty for a group that is in no family.
+    /// Returns the blocks of the hit in each group. A group that is in no family has none.
     fn blocks(&self, found: &[Found]) -> Result<Vec<GroupFound>, D::Error> {
         let mut groups = vec![GroupFound::default(); self.hits.numbers.len()];
         for (family, found) in found.iter().enumerate() {
@@ -176,7 +175,7 @@ mod tests {
     use crate::pool::{Pool, history::Start};
     use crate::{Digests, Group, Key, LastHit};
 
-    /// The digests of a request in a test. They are the numbers 0, 1, 2, ...
+    /// A request in a test. Its digest number n consists of bytes with the value n + 1.
     struct Plain<'a>(usize, &'a Pool);
 
     impl Digests for Plain<'_> {

@@ -1,5 +1,5 @@
-//! `Key`: a block hash with the number of its KV-cache group, in vLLM's format. The bytes of the digest
-//! are followed by the group as four bytes, big endian.
+//! `Key`: a block hash and the number of its KV-cache group, in vLLM's format: the bytes of the digest,
+//! then the group as four bytes, big endian.
 
 use std::fmt;
 
@@ -9,12 +9,11 @@ use serde::{Serialize, Serializer};
 
 use crate::error::VllmError;
 
-/// Number of bytes in a group number.
 const GROUP: usize = 4;
 /// Largest number of bytes in a key. Digests of vLLM's hash functions have 16 or 32 bytes.
 const MAX: usize = 39;
 
-/// A block hash and the KV-cache group for which the block was cached. 40 bytes, `Copy`.
+/// A block hash and the KV-cache group in which the block was cached. Takes 40 bytes.
 ///
 /// ```
 /// use kvpool_vllm::Key;
@@ -44,7 +43,7 @@ impl Key {
         Ok(Self { len: len as u8, bytes })
     }
 
-    /// Checks that [`Self::new`] accepts a digest.
+    /// Checks that the digest is short enough for a key.
     ///
     /// # Errors
     /// Like [`Self::new`].
@@ -69,7 +68,8 @@ impl Key {
         Ok(Self { len: key.len() as u8, bytes })
     }
 
-    /// Makes a key from the first `digest_len` bytes of a core hash, and its group.
+    /// Makes a key from the core's name of a content, which is a padded hash and a group. The digest is
+    /// the first `digest_len` bytes of the hash.
     #[inline]
     pub(crate) fn of_name(name: Name<'_>, digest_len: usize) -> Self {
         let digest_len = digest_len.min(32);
@@ -80,9 +80,9 @@ impl Key {
         Self { len: (digest_len + GROUP) as u8, bytes }
     }
 
-    /// Returns the name that the core uses for the key: a hash and a group. `None` unless the digest
-    /// has exactly `digest_len` bytes, at most 32. All digests of that length have the same padding, so
-    /// two keys have the same name only if they are equal.
+    /// Returns the name of the key's content in the core: a padded hash and a group. `None` if the
+    /// digest does not have exactly `digest_len` bytes (at most 32), or if the group is too large.
+    /// Because digests of one length have the same padding, different keys have different names.
     #[inline]
     pub(crate) fn name(&self, digest_len: usize) -> Option<(BlockHash, u16)> {
         if usize::from(self.len).checked_sub(GROUP) != Some(digest_len) {
@@ -94,9 +94,8 @@ impl Key {
         Some((padded(self.bytes.get(..digest_len)?)?, group))
     }
 
-    /// Returns the hash that the core stores for a hidden content, which is a content that no lookup of
-    /// the core finds. The first eight bytes of the hash are [`Self::content`]. Policies use them to
-    /// identify contents.
+    /// Returns the hash under which the core stores a content that its lookups must not find. Its first
+    /// eight bytes are [`Self::content`], by which policies identify contents.
     pub(crate) fn hidden_hash(&self) -> BlockHash {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(&self.bytes[..32]);
@@ -104,7 +103,7 @@ impl Key {
         BlockHash::from_bytes(bytes)
     }
 
-    /// Returns the bytes of the whole key.
+    /// Returns the digest and the group as vLLM stores them.
     #[must_use]
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
@@ -117,9 +116,8 @@ impl Key {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
     }
 
-    /// Returns a number that identifies the content of the key. The number is the same in every
-    /// process. It combines the first eight bytes of the digest, as in kvpool's own pools, with the
-    /// group.
+    /// Returns a number that identifies the key's content in every process: the first eight bytes of
+    /// the digest, as in kvpool's own pools, combined with the group.
     #[must_use]
     pub fn content(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.bytes;
@@ -148,7 +146,7 @@ pub(crate) fn padded(digest: &[u8]) -> Option<BlockHash> {
 impl PartialEq for Key {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        // The bytes after `len` are zero in both keys.
+        // The unused bytes after `len` are zero in both keys.
         self.len == other.len && self.bytes == other.bytes
     }
 }
@@ -158,9 +156,9 @@ impl Eq for Key {}
 impl std::hash::Hash for Key {
     #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // Hash nearly all bytes of a digest, and the group, which distinguishes keys with the same
-        // digest. Digests are uniformly distributed, or chosen by someone who does not know the
-        // hasher's key.
+        // This hashes the first 32 bytes of the key and the group, which distinguishes keys with the
+        // same digest. Digests are uniformly distributed, or chosen by someone who does not know the
+        // secret key of the table's hash function.
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
         state.write_u64(word(0) ^ word(16));
         state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));
@@ -174,7 +172,8 @@ impl fmt::Debug for Key {
     }
 }
 
-// Serializes the complete key. Journals need it, because equal keys have to refer to the same block.
+// The complete key is serialized. Replays of journals need it, because equal keys have to refer to the
+// same block.
 impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self.as_bytes())

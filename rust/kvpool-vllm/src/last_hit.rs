@@ -1,28 +1,29 @@
-//! `LastHit`: the result of the last lookup, which the next lookup reuses.
+//! `LastHit`: the blocks that the last lookup found. The next lookup reuses them.
 //!
-//! A request that waits at the head of vLLM's queue is looked up at every step. A digest identifies the
-//! whole prefix up to its position. Suppose that a lookup found blocks for one request. They are valid
-//! for every other request that has the same digest at that position, as long as no key was removed.
-//! Only later digests have to be looked up.
+//! The request at the head of vLLM's queue is looked up at every step while it waits. A digest
+//! identifies the whole prefix up to its position. So the blocks that a lookup found are also valid for
+//! another request with the same digest at their end, as long as the pool has removed no key. Only
+//! later digests have to be looked up.
 //!
-//! Costs: O(1) for a lookup whose last result is valid, otherwise O(new blocks); 4 bytes per block of
-//! the last hit.
+//! Costs: O(1) if the last result is valid and complete, otherwise O(new blocks). Takes 4 bytes per
+//! block of the last hit.
 
 use std::ops::Range;
 
 use crate::key::Key;
 use crate::pool::Pool;
 
-/// After the first digest, the numbers of digests that are looked up together: in the first batch, and in
-/// each later one. The first batch is small, because most lookups miss early.
+/// The first digest is looked up alone. These are the numbers of digests that are looked up together
+/// after it: in the next batch, and in each later one. Early batches are small, because most lookups
+/// miss early.
 const STRETCHES: [usize; 2] = [16, 256];
 
-/// Access to the digests of a request, and to the pool in which they are looked up.
+/// Access to the digests of one request, and to the pool in which they are looked up.
 pub trait Digests {
     /// The error of a digest that cannot be read.
     type Error;
 
-    /// Number of digests.
+    /// Number of digests of the request.
     fn len(&self) -> usize;
 
     /// Whether the request has no digests.
@@ -30,14 +31,15 @@ pub trait Digests {
         self.len() == 0
     }
 
-    /// Returns the key for a digest in a group.
+    /// Returns the key of the request's digest number `unit` in a group.
     ///
     /// # Errors
     /// [`Self::Error`] if the digest cannot be read.
     fn key(&self, unit: usize, group: u32) -> Result<Key, Self::Error>;
 
-    /// Looks up a range of blocks in a group, and appends the cached blocks up to the first miss
-    /// ([`Pool::find_run`]). A block has `scale` digests, and its last digest identifies it.
+    /// Looks up consecutive blocks of the request in a group. Appends the cached blocks to `out`, up to
+    /// the first block that is not cached ([`Pool::find_run`]). A block has `scale` digests, and its
+    /// last digest identifies it.
     ///
     /// # Errors
     /// [`Self::Error`] if a digest cannot be read.
@@ -49,11 +51,11 @@ pub trait Digests {
         out: &mut Vec<u32>,
     ) -> Result<(), Self::Error>;
 
-    /// Calls `look` with the pool, and returns its result.
+    /// Calls `look` with the pool, and returns the result of `look`.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 }
 
-/// The blocks of the last hit, from the first block of a prompt.
+/// The blocks of the last hit in one group, from the first block of a prompt on.
 ///
 /// ```
 /// use kvpool_vllm::{Key, LastHit};
@@ -84,17 +86,17 @@ impl LastHit {
         &self.blocks
     }
 
-    /// Number of calls of [`Self::look`] that found different blocks from the call before.
+    /// Number of calls of [`Self::look`] whose result differed from that of the call before.
     #[must_use]
     pub const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Returns how many leading blocks of a request are cached in a group, out of its first `blocks`
-    /// blocks. A block has `scale` digests.
+    /// Returns how many of the request's first `blocks` blocks are cached in a group without a gap. A
+    /// block has `scale` digests.
     ///
     /// # Errors
-    /// The errors of the digests.
+    /// The errors of `digests`.
     pub fn look<D: Digests>(
         &mut self,
         digests: &D,
@@ -106,7 +108,7 @@ impl LastHit {
         let removals = digests.look(Pool::removals);
         let key_of = |at: usize| digests.key((at + 1) * scale - 1, group);
         let find = |Range { start: mut first, end }: Range<usize>, out: &mut Vec<u32>| {
-            // Most misses occur at the first block.
+            // Most lookups miss at the first block, so it is looked up alone.
             if first < end {
                 let key = key_of(first)?;
                 let Some(block) = digests.look(|pool| pool.find(&key)) else { return Ok(()) };
@@ -130,10 +132,10 @@ impl LastHit {
         Ok(self.blocks.len())
     }
 
-    /// Looks up a prompt of `len` blocks. `key_of` returns the key for a position. `find` appends the
-    /// blocks for a range of positions, up to the first block that is not cached. `removals` is the
-    /// pool's present number of removals. Returns whether the blocks differ from those of the last
-    /// lookup.
+    /// Looks up a prompt of `len` blocks. `key_of` returns the key of the block at a position. `find`
+    /// appends the cached blocks in a range of positions, up to the first that is not cached.
+    /// `removals` is the present value of [`Pool::removals`]. Returns whether the blocks differ from
+    /// those of the last lookup.
     ///
     /// # Errors
     /// The errors of `key_of` and `find`.
@@ -171,8 +173,9 @@ mod tests {
         Key::new(&[n as u8; 32], 0).unwrap()
     }
 
-    /// Looks up the keys `from..`. Each key below `cached` has the block with the same number. Returns
-    /// whether the blocks differ, and the number of lookups.
+    /// Looks up a prompt whose first key is number `from`. Keys below `cached` are cached, each in the
+    /// block with its number. Returns whether the hit differs from the last one, and the number of keys
+    /// that were looked up.
     fn look(hit: &mut LastHit, removals: u64, from: usize, len: usize, cached: usize) -> (bool, usize) {
         let mut asked = 0;
         let find = |positions: Range<usize>, out: &mut Vec<u32>| {

@@ -6,20 +6,19 @@
 //! does not depend on Python. The Python bindings convert arguments, and `kvpool.integrations.vllm`
 //! connects the crate to vLLM.
 //!
-//! - [`Pool`]: reference counts, hash keys, the queue, eviction. [`Start`]: the position of a run of
-//!   blocks in its table.
-//! - [`Keys`]: looks up the keys of a block, and the blocks of a key in the order in which they were
+//! - [`Pool`]: the block pool, with reference counts, hash keys, the queue of free blocks, and
+//!   eviction. [`Start`]: the position in a block table at which a list of blocks begins.
+//! - [`Keys`]: finds the keys of a block, and the blocks of a key in the order in which they were
 //!   cached.
-//! - [`LastHit`]: the result of the last lookup, which the next lookup reuses.
-//! - [`find_window`]: the lookup of a sliding window, which skips positions that cannot hit.
 //! - [`Hits`]: finds the blocks of the longest hit of a request, for each group. [`Lookup`]: finds the
-//!   length of that hit.
+//!   length of that hit. [`LastHit`]: the blocks of the last lookup, which the next one reuses.
+//!   [`find_window`]: the lookup of a sliding window, which skips positions that cannot hit.
 //! - [`Group`]: makes the decisions of vLLM's manager for one group and one request. It reads the
-//!   caller's tables ([`Table`]).
+//!   caller's block tables ([`Table`]).
 //! - [`Finals`], [`Retention`]: select the blocks of a request that are cached.
-//! - [`Arrival`], [`Growth`]: the blocks that an arriving request, or a step of a running request,
-//!   needs in each group. [`Room`]: whether the request may take them.
-//! - [`FeedLog`]: a log of stored and removed contents, which a publisher of KV events reads.
+//! - [`Arrival`], [`Growth`]: how many blocks an arriving request, or a step of a running request,
+//!   needs in each group. [`Room`]: whether enough blocks are free for them.
+//! - [`FeedLog`]: a log of stored and removed contents. A publisher of KV events reads it.
 //!
 //! The semantics are those of vLLM 0.32 and 0.33 (`vllm/v1/core/block_pool.py`). If the two versions
 //! differ, or kvpool differs from both, the documentation of the item describes the difference.
@@ -68,7 +67,7 @@ pub use retain::{Finals, Prompt, Retains, Retention};
 pub use states::{Move, NoState, States};
 pub use window::{Window, WindowSearch, find_window};
 
-/// Runs the example of the README as a test.
+/// Tests the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

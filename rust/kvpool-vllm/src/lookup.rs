@@ -1,20 +1,20 @@
-//! `Lookup`: finds the longest hit of a request in several KV-cache groups, in the same way as vLLM's
-//! coordinator.
+//! `Lookup`: finds the longest hit of a request in several KV-cache groups, as vLLM's coordinator does.
 //!
 //! Groups that keep the same blocks form a [`Family`]. They are looked up together, and a block is a
-//! hit only if all of them have it. The families take turns. Each family accepts the present length or
-//! shortens it. When a family has shortened the length, all families look again. Full attention looks
-//! only once, because its blocks for a length include the blocks for any shorter length.
+//! hit only if all of them have it. The families take turns. Each one accepts the present length of the
+//! hit or shortens it. After a family has shortened the length, all families look again. Only full
+//! attention does not look again, because its blocks for a length include those for any shorter length.
 //!
 //! The core's own algorithm ([`kvpool::groups::Groups::longest_hit`]) finds the same length, unless the
 //! end of a hit is recomputed. With EAGLE or MTP, vLLM does not always find the longest hit, and may
-//! even find an invalid one. The reason is that a family which recomputes the end of a hit looks beyond
-//! that end only once. It does not do so again after another such family has shortened the length. A
-//! drop-in replacement has to hit exactly the tokens that vLLM hits. Therefore this module keeps the
-//! order of vLLM's lookups, and their results for each kind of group.
+//! even find an invalid one. The reason: a family that recomputes the end of a hit looks beyond that
+//! end only once, and not again after another such family has shortened the length. A drop-in
+//! replacement has to hit exactly the tokens that vLLM hits. Therefore this module keeps the order of
+//! vLLM's lookups, and their results for each kind of group.
 //!
-//! Costs: full attention needs one lookup per cached block. Windows and chunks need a few per tried
-//! length. States need one per block, from the right. Only the results of the families are allocated.
+//! Costs: full attention needs one lookup per cached block. Windows and chunks need a few lookups per
+//! length that they try. States need one lookup per block, from the end of the prompt. Memory is
+//! allocated only for the results of the families.
 
 use crate::window::find_window;
 
@@ -23,15 +23,15 @@ use crate::window::find_window;
 pub enum Reads {
     /// All earlier tokens.
     Full,
-    /// The last tokens, in this number, including the present token.
+    /// The given number of last tokens, including the present token.
     Window(usize),
-    /// The earlier tokens of the same chunk. A chunk has this number of tokens.
+    /// The earlier tokens of the same chunk. Chunks have the given number of tokens.
     Chunk(usize),
-    /// The state after the previous token.
+    /// The recurrent state after the previous token.
     State,
 }
 
-/// Groups that have the same kind, block size, and window or chunk.
+/// Groups of the same kind, with the same block size and the same window or chunk.
 ///
 /// ```
 /// use kvpool_vllm::{Family, Lookup, Reads};
@@ -42,31 +42,31 @@ pub enum Reads {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// The tokens that the layers of the family read.
+    /// Which earlier tokens the layers of the family read.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,
     /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit.
     pub drops: bool,
-    /// If `drops` is set, the number of tokens after a length that are looked up, so that they can be
-    /// dropped. If it is 0, the hit itself is shortened.
+    /// If `drops` is set, the number of tokens that are looked up after the present length of the hit,
+    /// because the recomputed end is dropped from the result. If it is 0, the hit itself becomes
+    /// shorter.
     pub margin: usize,
 }
 
-/// Looks up the cached blocks of a request, by family. A block is cached only if all groups of the
-/// family have it.
+/// The index in which the blocks of one request are looked up, family by family. A block counts as
+/// cached only if all groups of the family have it.
 pub trait Index {
     /// The error of a failed lookup.
     type Error;
 
-    /// Returns how many of the first `blocks` blocks are cached without a gap.
+    /// Returns how many of the request's first `blocks` blocks are cached without a gap.
     ///
     /// # Errors
     /// [`Self::Error`] if the lookup fails.
     fn run(&mut self, family: usize, blocks: usize) -> Result<usize, Self::Error>;
 
-    /// Whether a block is cached under the digest of a unit. A unit is the tokens that one digest
-    /// covers.
+    /// Whether a block is cached under the request's digest number `unit`.
     ///
     /// # Errors
     /// [`Self::Error`] if the lookup fails.
@@ -78,11 +78,11 @@ pub trait Index {
 pub struct Found {
     /// Number of tokens of the hit in this family.
     pub tokens: usize,
-    /// Position of the first block of `first..end`. Blocks before it are not needed.
+    /// Position of the first block that the family needs. The needed blocks are `first..end`.
     pub first: usize,
-    /// The position after the last block.
+    /// The position after the last needed block.
     pub end: usize,
-    /// If the hit ends inside of a block, the unit whose digest identifies that block.
+    /// If the hit ends inside of a block, the number of the digest that identifies this block.
     pub tail: Option<usize>,
 }
 
@@ -91,30 +91,30 @@ pub struct Found {
 pub struct GroupsHit {
     /// Number of tokens of the hit.
     pub tokens: usize,
-    /// Largest number of tokens that any family had cached during the lookup. If it exceeds `tokens`,
-    /// other families have fewer cached blocks.
+    /// Largest number of tokens that any family had cached. If it exceeds `tokens`, other families had
+    /// fewer.
     pub longest: usize,
-    /// The part of the hit in each family.
+    /// The blocks of the hit in each family.
     pub found: Vec<Found>,
 }
 
-/// Looks up requests in the families of a model.
+/// Finds the longest hits of requests in all families of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
     families: Vec<Family>,
     /// Number of tokens that one digest covers.
     unit: usize,
-    /// The length of a hit is a multiple of this number of tokens.
+    /// Hits have a multiple of this number of tokens.
     alignment: usize,
-    /// Whether one turn per family is enough. This is the case for a single family, and for one family
-    /// in addition to full attention.
+    /// Whether one turn per family is enough. This is the case for a single family, and for full
+    /// attention with one other family.
     one_turn: bool,
 }
 
 impl Lookup {
-    /// Creates a lookup of families, in the order of their turns. Full attention has to be first. Block
-    /// sizes have to be multiples of `unit`. They also have to divide `alignment`, or be multiples of
-    /// it. Returns `None` for other sizes.
+    /// Creates a lookup of these families, which take turns in this order. Full attention has to be
+    /// first. `unit` is the number of tokens per digest. Hits have a multiple of `alignment` tokens.
+    /// Returns `None` if a size is 0, or if a block size is not a multiple of `unit`.
     #[must_use]
     pub fn new(families: Vec<Family>, unit: usize, alignment: usize) -> Option<Self> {
         let fits = |family: &Family| {
@@ -141,16 +141,17 @@ impl Lookup {
         self.families.get(family).map_or(1, |family| family.block_tokens / self.unit)
     }
 
-    /// Finds the hit of a request with `units` digests. The hit has at most `limit` tokens.
+    /// Finds the longest hit, with at most `limit` tokens, of a request with `units` digests.
     ///
     /// # Errors
-    /// The errors of the index.
+    /// The errors of `index`.
     pub fn find<I: Index>(&self, limit: usize, units: usize, index: &mut I) -> Result<GroupsHit, I::Error> {
         let hashed = units.saturating_mul(self.unit);
         let mut hit =
             GroupsHit { tokens: limit, longest: 0, found: vec![Found::default(); self.families.len()] };
         let mut asked = vec![false; self.families.len()];
-        // Families that have already looked beyond the end of the hit. They do so once per length.
+        // Whether each family has already looked beyond the end of a hit of the present length. It does
+        // so once per length.
         let mut proven = vec![false; self.families.len()];
         loop {
             let mut length = hit.tokens;
@@ -160,7 +161,7 @@ impl Lookup {
                     continue;
                 }
                 let drops = family.drops && !proven[at];
-                // The end of a hit is never recomputed for states.
+                // A family of states never looks beyond the end of a hit.
                 let margin = if drops && family.reads != Reads::State { family.margin } else { 0 };
                 let most = length.saturating_add(margin).min(hashed);
                 let found = self.look(at, most, drops, units, index)?;
@@ -193,11 +194,11 @@ impl Lookup {
         Ok(hit)
     }
 
-    /// Finds the hit of each family alone, regardless of the other families. Each hit has at most
-    /// `limit` tokens.
+    /// Finds the longest hit of each family alone, as if the model had no other family. Each hit has at
+    /// most `limit` tokens.
     ///
     /// # Errors
-    /// The errors of the index.
+    /// The errors of `index`.
     pub fn find_each<I: Index>(
         &self,
         limit: usize,
@@ -212,8 +213,8 @@ impl Lookup {
         self.families.iter().enumerate().map(alone).collect()
     }
 
-    /// Finds the hit of a family, with at most `most` tokens. With `drops`, removes the end that is
-    /// recomputed.
+    /// Finds the longest hit of one family, with at most `most` tokens. If `drops` is set, the end that
+    /// has to be recomputed is not part of the result.
     fn look<I: Index>(
         &self,
         at: usize,
@@ -224,7 +225,8 @@ impl Lookup {
     ) -> Result<Found, I::Error> {
         let Family { reads, block_tokens: size, .. } = self.families[at];
         let (blocks, scale) = (most / size, size / self.unit);
-        // A digest that ends inside of a block may also identify a cached block.
+        // If hits may end inside of blocks, a digest inside of a block can also identify a cached
+        // block.
         let inside = self.alignment < size && size.is_multiple_of(self.alignment);
         match reads {
             Reads::Full => {
@@ -302,7 +304,7 @@ impl Lookup {
         }
     }
 
-    /// Returns the largest number of blocks, up to `blocks`, after which a hit may end.
+    /// Returns the largest number of whole blocks, up to `blocks`, with which a hit may end.
     fn aligned(&self, mut blocks: usize, size: usize) -> usize {
         while size != self.alignment && !(blocks * size).is_multiple_of(self.alignment) {
             blocks -= 1;
@@ -311,7 +313,7 @@ impl Lookup {
     }
 }
 
-/// Returns the last unit of a range whose digest identifies a cached block.
+/// Returns the last digest of a range (by its number in the request) that identifies a cached block.
 fn last_cached<I: Index>(
     units: std::ops::Range<usize>,
     family: usize,

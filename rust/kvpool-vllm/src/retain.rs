@@ -1,12 +1,12 @@
-//! Selects the blocks of a request that vLLM caches in each group. [`Finals`] determines up to which
-//! token, and [`Retention`] selects blocks before that token.
+//! Selects the blocks of a request that vLLM caches in each group. [`Finals`] computes up to which
+//! token blocks are cached, and [`Retention`] selects blocks before that token.
 //!
 //! A hit can end only at a position where every group has the blocks that it needs. Therefore blocks of
 //! windows and states that no hit can use are not indexed. Hits are expected to end at *boundaries*:
-//! - at regular intervals (vLLM's `prefix_cache_retention_interval`; `None` means every position at
-//!   which a hit can end, and 0 means none),
+//! - at regular intervals: vLLM's `prefix_cache_retention_interval`, for which `None` means every
+//!   position at which a hit can end, and 0 means none,
 //! - at the end of the prompt ([`replays`]),
-//! - at a *junction*, which is the position at which this request diverged from an earlier one.
+//! - at the *junction*, the position at which this request diverged from an earlier one.
 //!
 //! The core expresses the same rules in other terms ([`kvpool::groups::Keep`]). This module selects
 //! exactly the same blocks as vLLM.
@@ -15,7 +15,8 @@
 
 use crate::lookup::Reads;
 
-/// Computes how many tokens of a group are final, which means that they may be cached.
+/// Computes how many tokens of a group are final: they will not be computed again, so their blocks may
+/// be cached.
 ///
 /// ```
 /// use kvpool_vllm::Finals;
@@ -25,7 +26,7 @@ use crate::lookup::Reads;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finals {
-    /// The length of a hit is a multiple of this number of tokens. `None` for a single group.
+    /// Hits have a multiple of this number of tokens. `None` for a model with a single group.
     pub alignment: Option<usize>,
     /// Number of tokens at the end of a request that a later step may compute again.
     pub recomputed: usize,
@@ -37,7 +38,7 @@ pub struct Finals {
 }
 
 impl Finals {
-    /// Returns how many of the first `tokens` tokens may be cached. All of these tokens are computed.
+    /// Returns how many of the first `tokens` tokens, which are all computed, may be cached.
     #[must_use]
     pub const fn of(&self, tokens: usize) -> usize {
         let settled = tokens.saturating_sub(self.recomputed);
@@ -56,7 +57,8 @@ impl Finals {
 pub struct Prompt {
     /// Number of tokens of the prompt.
     pub tokens: usize,
-    /// Position at which the request diverged from an earlier prompt; 0 without such a prompt.
+    /// Position at which the request diverged from an earlier prompt. It is 0 if there is no such
+    /// prompt.
     pub junction: usize,
     /// Number of tokens of the request that were computed before this step.
     pub computed: usize,
@@ -69,18 +71,18 @@ pub struct Prompt {
 /// The settings of a model that determine which blocks its groups keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retains {
-    /// Number of tokens in a block of vLLM's scheduler.
+    /// Number of tokens in a block of vLLM's scheduler. It can be larger than a block of a group.
     pub scheduler_block: usize,
-    /// Whether any group recomputes the end of a hit for draft heads.
+    /// Whether draft heads have to recompute the end of a hit in any group.
     pub drops: bool,
     /// Whether the vLLM version is 0.33 or later, which keeps more blocks at junctions.
     pub by_series_33: bool,
 }
 
 impl Retains {
-    /// Returns the positions at which later hits are expected to end: the replays of this prompt, and
-    /// its junction. `before` adds the position that is this number of tokens before the junction, for
-    /// draft heads that recompute the end of a hit.
+    /// Returns the positions at which later hits are expected to end: the end of this prompt, and its
+    /// junction. If draft heads recompute the end of a hit, `before` also adds the position that is
+    /// this number of tokens before the junction.
     pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
         let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
         if prompt.junction > 0 {
@@ -91,8 +93,8 @@ impl Retains {
     }
 }
 
-/// Returns where the hits of two later requests can end: a request with the same prompt, and a request
-/// that continues the prompt.
+/// Returns where the hit of a later request can end. The first number is for a request with the same
+/// prompt, the second for one that continues the prompt.
 fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     let again = prompt.saturating_sub(1);
     if !drops {
@@ -102,7 +104,7 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     [ends(again), ends(prompt)]
 }
 
-/// Selects the blocks of a group that are indexed.
+/// Selects which blocks of a group are indexed.
 ///
 /// ```
 /// use kvpool_vllm::{Reads, Retention};
@@ -113,19 +115,19 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The tokens that the layers of the group read.
+    /// Which earlier tokens the layers of the group read.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,
-    /// The length of a hit is a multiple of this number of tokens.
+    /// Hits have a multiple of this number of tokens.
     pub alignment: usize,
     /// Whether draft heads have to recompute the end of a hit, as in [`Finals::drops`].
     pub drops: bool,
 }
 
 impl Retention {
-    /// Whether the block at a position is kept. Windows and states are kept at multiples of `interval`
-    /// tokens and at `boundaries`.
+    /// Whether the block at position `at` is indexed. Blocks of windows and states are indexed only if
+    /// a hit that ends at a multiple of `interval` tokens, or at one of `boundaries`, needs them.
     #[must_use]
     pub fn keeps(&self, at: usize, interval: Option<usize>, boundaries: &[usize]) -> bool {
         let size = self.block_tokens;
@@ -179,8 +181,8 @@ mod tests {
         assert_eq!([7, 8, 15, 16].map(|tokens| of.of(tokens)), [0, 8, 8, 16]);
         let drops = Finals { drops: true, ..of };
         assert_eq!([7, 8, 11, 12, 15, 16].map(|tokens| drops.of(tokens)), [0, 8, 11, 12, 12, 16]);
-        // Tokens that are computed again are not final: of 17 tokens, 15 are final, and a hit can use 8
-        // of them.
+        // The last 2 of 17 tokens may be computed again, so 15 are final. A hit can use 8 of them, and
+        // the block after it is also cached.
         assert_eq!(Finals { recomputed: 2, ..drops }.of(17), 12);
     }
 
@@ -200,9 +202,10 @@ mod tests {
         assert_eq!(kept(of, 9, Some(16), &[]), [6, 7]);
         assert_eq!(kept(of, 9, Some(0), &[]), []);
         assert_eq!(kept(of, 9, Some(0), &[15, 3]), [2, 3]);
-        // Each block is read by some hit.
+        // Every block is needed by some hit, because hits end at multiples of 4 tokens.
         assert_eq!(kept(Retention { alignment: 4, ..of }, 4, None, &[]), [0, 1, 2, 3]);
-        // With this alignment, boundaries are not at the ends of blocks, so all blocks are kept.
+        // Hits end at multiples of 3 tokens, which are not the ends of blocks. In this case all blocks
+        // are kept.
         assert_eq!(kept(Retention { alignment: 3, ..of }, 3, Some(0), &[]), [0, 1, 2]);
     }
 

@@ -1,16 +1,18 @@
-//! `States`: the position of a request's aligned recurrent state, and the moves of this state.
+//! `States`: where in a block table the aligned recurrent state of a request is, and how it moves.
 //!
-//! vLLM updates a state within its block until the tokens of that block are complete. The state then
-//! moves to the next block, and the previous block keeps a copy that can be hit. After the block of the
-//! running state, the table has blocks for the states of drafts, which move together with it. Inside of
-//! a prompt chunk, the table has null blocks at positions at which no state ends. This is the
-//! arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`). The caller owns the tables.
+//! vLLM updates a state within its block until all tokens of that block are computed. Then the state
+//! moves to the next block, and the previous block keeps a copy that can be hit. The table's blocks
+//! after the running state hold the states of drafts, and move together with it. Inside of a prompt
+//! chunk no state ends, so the table has null blocks at these positions.
+//!
+//! This is the arithmetic of vLLM 0.32 and 0.33 (`MambaManager`, mode `align`). The caller owns the
+//! tables.
 
 use kvpool::groups::GroupSpec;
 
 use crate::groups::Arrival;
 
-/// The rules of a group of aligned states.
+/// The rules of a group of aligned recurrent states.
 ///
 /// ```
 /// use kvpool_vllm::States;
@@ -23,32 +25,33 @@ pub struct States {
     pub speculative: usize,
     /// Whether draft heads (EAGLE, MTP) have to recompute the end of a hit.
     pub drops: bool,
-    /// Number of tokens after a block that the digest of the block includes. `None` if vLLM has no such
-    /// digests.
+    /// Number of tokens after a block that also determine the block's digest. `None` if vLLM has no
+    /// such digests.
     pub lookahead: Option<usize>,
-    /// Whether to cache also the state at a junction, the position at which a request diverged from an
-    /// earlier one.
+    /// Whether the state at a junction is also cached. A junction is the position at which a request
+    /// diverged from an earlier one.
     pub junctions: bool,
 }
 
-/// How a table grows when its state moves.
+/// How a block table changes when its recurrent state moves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Move {
-    /// Previous position of the state. `None` for an arriving request without a hit.
+    /// Position of the state's block before the move. `None` for an arriving request without a hit.
     pub from: Option<usize>,
-    /// Number of null blocks to append, for positions at which no state ends.
+    /// Number of null blocks to append. They are at positions at which no state ends.
     pub nulls: usize,
-    /// Range of positions of the draft blocks that are moved to the end of the table.
+    /// The positions `start..end` of the blocks of drafts that are moved to the end of the table.
     pub drafts: (usize, usize),
 }
 
-/// The error for a table that has no block for the state and its drafts.
+/// The error for a table that has too few blocks for a state and the states of its drafts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoState;
 
 impl States {
     /// Returns the blocks that an arriving request needs. It has `hits` blocks of its first `computed`
-    /// tokens, and `main` tokens after this step. It needs blocks for at most one state and its drafts.
+    /// tokens, and `main` computed tokens after this step. It needs new blocks for at most one state
+    /// and the states of its drafts.
     #[must_use]
     pub fn arrival(&self, spec: &GroupSpec, computed: usize, main: usize, hits: usize) -> Arrival {
         let required = main.div_ceil(spec.block_tokens).saturating_add(self.speculative);
@@ -56,7 +59,7 @@ impl States {
         Arrival { missing, ..Arrival::of(spec, computed, 0, hits, 0, usize::MAX) }
     }
 
-    /// Returns how the table of an arriving request grows. The table has the `len` blocks of the hit.
+    /// Returns how the table of an arriving request changes. The table has the `len` blocks of the hit.
     #[must_use]
     pub fn first_move(&self, spec: &GroupSpec, len: usize, main: usize) -> Option<Move> {
         let end = main.div_ceil(spec.block_tokens);
@@ -65,7 +68,8 @@ impl States {
         grows.then(|| Move { from: len.checked_sub(1), nulls, drafts: (0, 0) })
     }
 
-    /// Returns how a table of `len` blocks grows for `main` tokens, if it grows.
+    /// Returns how a table of `len` blocks changes when `main` tokens are computed. `None` if it has
+    /// enough blocks.
     ///
     /// # Errors
     /// [`NoState`] if the table is too short to contain a state.
@@ -80,15 +84,15 @@ impl States {
         Ok(Some(Move { from: Some(from), nulls: skipped.saturating_sub(len), drafts }))
     }
 
-    /// Whether the previous state, at position `last`, is no longer needed once `settled` tokens are
-    /// settled.
+    /// Whether the previous state, at position `last`, is no longer needed when the steps of the first
+    /// `settled` tokens have ended.
     #[must_use]
     pub const fn is_past(&self, spec: &GroupSpec, last: usize, settled: usize) -> bool {
         last < settled.div_ceil(spec.block_tokens).saturating_sub(1)
     }
 
-    /// Returns the end of the last state in a prompt that a later request with the same prompt can use.
-    /// `unit` is the number of tokens per digest.
+    /// Returns the position in a prompt at which the last state ends that a later request with the same
+    /// prompt can use. `unit` is the number of tokens per digest.
     #[must_use]
     pub const fn tail(&self, prompt: usize, unit: usize) -> usize {
         let lookahead = match self.lookahead {
@@ -115,7 +119,7 @@ mod tests {
         assert_eq!(states.next_move(&SPEC, 1, 4), Ok(None));
         let next = Move { from: Some(0), nulls: 0, drafts: (1, 1) };
         assert_eq!(states.next_move(&SPEC, 1, 5), Ok(Some(next)));
-        // Tokens 5 to 16 are computed in one step, so there are no states after 8 and 12 tokens.
+        // Tokens 5 to 16 are computed in one step, so no state exists after 8 and after 12 tokens.
         assert_eq!(states.next_move(&SPEC, 1, 16), Ok(Some(Move { nulls: 2, ..next })));
         assert_eq!(states.next_move(&SPEC, 0, 1), Err(NoState));
     }
@@ -124,8 +128,8 @@ mod tests {
     fn drafts_move_along() {
         let states = States { speculative: 2, ..States::default() };
         assert_eq!(states.next_move(&SPEC, 3, 4), Ok(None));
-        // The state moves from position 0 to 1, which was the position of the first draft. The block of
-        // that draft moves to the end.
+        // The state moves from position 0 to position 1, which held the state of the first draft. That
+        // draft's block moves to the end of the table.
         assert_eq!(states.next_move(&SPEC, 3, 5), Ok(Some(Move { from: Some(0), nulls: 0, drafts: (1, 1) })));
         assert_eq!(
             states.next_move(&SPEC, 3, 12),

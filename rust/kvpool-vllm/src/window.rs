@@ -1,9 +1,9 @@
-//! The lookup of a sliding window: finds the rightmost run of cached blocks that covers the whole
-//! window.
+//! The lookup of a sliding window: finds the last consecutive cached blocks of a prompt that fill the
+//! whole window.
 //!
-//! vLLM looks up every block from the right until such a run is complete. Its source notes that
+//! vLLM looks up every block from the right until it has found enough of them. Its source notes that
 //! skipping would be better. This lookup skips: it looks up the blocks of a window from the left, so
-//! that a miss rules out every window that contains the missing block. A prompt without a hit therefore
+//! that one missing block rules out every window that contains it. A prompt without a hit therefore
 //! costs one lookup per window instead of one per block.
 
 use crate::key::Key;
@@ -12,16 +12,18 @@ use crate::pool::Pool;
 /// The result of a lookup: the blocks `first..end`, which are all cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// First block of the run.
+    /// Position of the first block.
     pub first: usize,
-    /// The position after the last block of the run.
+    /// Position after the last block.
     pub end: usize,
 }
 
-/// Finds the rightmost run of `need` cached blocks in `0..len` whose end `may_end` accepts. If there is
-/// no such run, returns the longest run from block 0 that has an accepted end. Such a run needs no
-/// blocks before it. `cached(i)` is called once per block, and again for the first `need` blocks. The
-/// argument of `may_end` is the position after the last block of a run.
+/// Finds the last `need` consecutive cached blocks in `0..len` whose end is allowed. Otherwise returns
+/// the largest number of cached blocks from block 0 on whose end is allowed. These need no blocks
+/// before them.
+///
+/// `may_end(end)` returns whether a hit may end before block `end`. `cached(i)` is called once per
+/// block, and again for the first `need` blocks.
 ///
 /// ```
 /// use kvpool_vllm::{Window, find_window};
@@ -36,7 +38,7 @@ pub fn find_window(
     may_end: impl Fn(usize) -> bool,
 ) -> Window {
     let mut end = len;
-    // All blocks from `known` to `end` are cached.
+    // All blocks of `known..end` are cached.
     let mut known = end;
     while end >= need && need > 0 {
         if !may_end(end) {
@@ -55,16 +57,17 @@ pub fn find_window(
     Window { first: 0, end }
 }
 
-/// The size of a window, and the positions at which a hit may end.
+/// The size of a window in blocks, and the positions at which a hit may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSearch {
     /// Number of consecutive cached blocks that a hit needs.
     pub need: usize,
     /// Number of tokens per block.
     pub block_size: usize,
-    /// The length of a hit is a multiple of this number of tokens.
+    /// Hits have a multiple of this number of tokens.
     pub alignment: usize,
-    /// Number of blocks after the end of a hit that are looked up too, and then computed again.
+    /// Number of blocks after the end of a hit that must also be cached, because they are computed
+    /// again.
     pub shift: usize,
 }
 
@@ -75,9 +78,9 @@ impl Pool {
         keys.iter().map(|key| self.find(key)).collect()
     }
 
-    /// Finds the rightmost window of blocks that are cached in several groups. Returns its blocks for
-    /// each group, with null blocks before them, and whether the window has all blocks that a hit
-    /// needs. `keys` contains, for each block, one key per group.
+    /// Finds the last window of blocks that are cached in all of several groups. Returns its blocks for
+    /// each group, after null blocks for the positions before it, and whether the window has all blocks
+    /// that a hit needs. `keys` contains one key per block and group, all groups of a block together.
     #[must_use]
     pub fn find_window(&self, keys: &[Key], groups: usize, search: WindowSearch) -> (Vec<Vec<u32>>, bool) {
         let WindowSearch { need, block_size, alignment, shift } = search;
@@ -103,7 +106,7 @@ mod tests {
 
     use super::{Window, find_window};
 
-    /// Does the lookup as vLLM does: checks every block from the right.
+    /// Does the lookup in the same way as vLLM, which looks up every block from the right.
     fn one_by_one(cached: &[bool], need: usize, may_end: impl Fn(usize) -> bool) -> Window {
         let mut run = 0;
         for block in (0..cached.len()).rev() {

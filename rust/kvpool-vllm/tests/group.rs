@@ -1,4 +1,4 @@
-//! Tests the decisions of a group about a request, with plain block tables.
+//! Tests the decisions of [`Group`] about the block table of one request.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool_vllm::{
@@ -6,7 +6,7 @@ use kvpool_vllm::{
     Table, Tail, VllmError,
 };
 
-/// A plain block table. Block 99 does not belong to the pool.
+/// The block table of one request. Block 99 in it does not belong to the pool.
 struct Plain<'a>(&'a [u32], &'a Pool);
 
 impl Table for Plain<'_> {
@@ -129,8 +129,8 @@ fn states_are_kept_where_a_request_turned_off() {
         let retains = Retains { scheduler_block: 4, drops: true, by_series_33 };
         group.kept(0..4, &retains, &prompt)
     };
-    // The end of the prompt is at token 4, so a replay can hit up to there. vLLM 0.33 also keeps the
-    // block before the junction.
+    // A request with the same prompt can hit up to token 4. vLLM 0.33 also keeps the block before the
+    // junction.
     assert_eq!(kept(false), [true, false, true, false]);
     assert_eq!(kept(true), [true, true, true, false]);
 }

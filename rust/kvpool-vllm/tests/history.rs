@@ -1,6 +1,5 @@
-//! Policies that keep a history. The pool notifies them of the contents of its blocks, of the parent
-//! and the depth of each content, and of its uses. Each test compares the order in which blocks are
-//! reused.
+//! Policies that keep a history. The pool notifies them of the contents of its blocks: their parents,
+//! their depths and their uses. Each test checks the order in which blocks are reused.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::evictor::{self, Policy};
@@ -19,7 +18,7 @@ fn key(prompt: &[u8], group: u32) -> Key {
     Key::new(&digest, group).unwrap()
 }
 
-/// Returns the key for a half-full block after `prompt`.
+/// Returns the key of the block after `prompt`, if this block is half full.
 fn half(prompt: &[u8], group: u32) -> Key {
     let mut digest = [0xff; 32];
     digest[..prompt.len()].copy_from_slice(prompt);
@@ -51,7 +50,7 @@ fn cache(pool: &mut Pool, start: Start, blocks: &[u32], prompt: &[u8], group: u3
     pool.cache_full(start, blocks, key_of, BLOCK_SIZE, &mut Vec::new(), None).unwrap();
 }
 
-/// Caches prompts of one block each, in separate blocks, and frees them.
+/// Caches prompts of one block each, and frees their blocks.
 fn singles(pool: &mut Pool, prompts: &[u8]) {
     let blocks = take(pool, prompts.len());
     for (&block, &prompt) in blocks.iter().zip(prompts) {
@@ -98,7 +97,7 @@ fn an_evicted_content_that_comes_back_is_known_again() {
             pool.touch(&[1]).unwrap();
             pool.free([1]).unwrap();
         }
-        // The six blocks that were used once are reused first. The block that was used often is reused
+        // Six blocks were used once, and they are reused first. Block 1 was used often, and is reused
         // last.
         assert_eq!(take(&mut pool, 7).last(), Some(&1));
         for (block, prompt) in (1..8).zip([prompt, 12, 13, 14, 15, 16, 17]) {
@@ -107,8 +106,8 @@ fn an_evicted_content_that_comes_back_is_known_again() {
         }
         cached(&pool).iter().position(|&block| block == 1)
     };
-    // The policy remembers a content with the same key as used before, so its block is reused last. A
-    // different content is treated as new, and its block is reused first.
+    // If block 1 gets the same key again, the policy remembers its uses, and it is reused last. If it
+    // gets another key, the policy treats it as new, and it is reused first.
     assert_eq!((reused(1), reused(11)), (Some(6), Some(0)));
 }
 
@@ -118,8 +117,8 @@ fn a_chain_is_evicted_from_its_end_whatever_call_cached_it() {
     let table = take(&mut pool, 3);
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2, 3], CHAINED);
     cache(&mut pool, Start { first: 2, before: Some(table[1]) }, &table[2..], &[1, 2, 3], CHAINED);
-    // The blocks are freed in the order of the prompt. The last block is nevertheless reused first,
-    // because the other blocks are its ancestors.
+    // The blocks are freed from the start of the prompt. Still, the last block is reused first, because
+    // the other blocks are its ancestors.
     for &block in &table {
         pool.free([block]).unwrap();
     }
@@ -136,7 +135,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
         pool.free([block]).unwrap();
     }
     assert_eq!(cached(&pool), [1, 3]);
-    // The null block is not a parent either.
+    // The null block is no parent either.
     let mut pool = self::pool("s3-fifo");
     take(&mut pool, 1);
     cache(&mut pool, Start { first: 1, before: Some(0) }, &[1], &[1, 2], CHAINED);
@@ -146,7 +145,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
 
 #[test]
 fn a_block_may_have_a_parent_with_its_own_key() {
-    // Block 1 was given a key directly. It is also the key of the next block's parent.
+    // Block 1 gets directly the key that block 2, whose parent it is, also gets.
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 2);
     pool.insert_hash(key(&[1, 2], CHAINED), 1, Some(8));
@@ -170,7 +169,7 @@ fn a_window_is_no_chain() {
     assert_eq!(cached(&pool), [1, 3, 2]);
 }
 
-/// An evictor that evicts the block with the smallest depth first.
+/// A policy that first evicts the block with the smallest depth.
 #[derive(Clone, Debug)]
 struct ByDepth {
     depths: Vec<u32>,
@@ -274,8 +273,8 @@ fn each_of_two_copies_has_its_own_parent() {
     cache(&mut pool, Start::at(0), &table[..2], &[1, 2], CHAINED);
     cache(&mut pool, Start::at(0), &table[2..], &[1, 2], CHAINED);
     pool.free([1, 3, 2]).unwrap();
-    // Block 4 is in use. Only a cached-free block keeps its parent in the cache, so block 3 is not
-    // kept.
+    // Block 3 is the parent of block 4, which is in use. Only a cached-free block keeps its parent
+    // cached, so block 3 may be evicted.
     assert_eq!(cached(&pool), [2, 1, 3]);
     pool.free([4]).unwrap();
     assert_eq!(cached(&pool), [2, 1, 4, 3]);
@@ -291,7 +290,7 @@ fn a_partial_block_has_the_block_of_its_parents_key_as_parent() {
     pool.free([1]).unwrap();
     pool.free([2]).unwrap();
     assert_eq!(cached(&pool), [2, 1]);
-    // Uses of a partial block are not counted for the full block that replaces it.
+    // The uses of a partial block do not count for the full block that replaces it.
     for _ in 0..3 {
         pool.touch(&[2]).unwrap();
         pool.free([2]).unwrap();
@@ -413,8 +412,8 @@ fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
 
 #[test]
 fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
-    // The policy gets the same notifications as for an ordinary allocation. When the content is cached
-    // again, the policy recognizes it.
+    // The policy is notified as by an ordinary allocation. When the content is cached again, the policy
+    // recognizes it.
     let reused = |by_hand: bool| {
         let mut pool = pool("arc");
         singles(&mut pool, &[1, 2, 3, 4, 5, 6, 7]);

@@ -1,5 +1,5 @@
-//! Tests the parts of the crate one by one: keys, the table of keys, and the number of blocks of a
-//! call. The results are compared with vLLM's formulas.
+//! Tests parts of the crate one by one: keys, the index of keys, and the number of blocks that a call
+//! needs. The last is compared with vLLM's formulas.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use kvpool::groups::{GroupKind, GroupSpec};
@@ -19,7 +19,7 @@ fn a_content_is_the_start_of_the_digest_combined_with_the_group() {
     let mut other = digest;
     other[7] = 0;
     assert_ne!(content(&other, 0), content(&digest, 0));
-    // `content` also accepts a digest that is shorter than eight bytes.
+    // `content` also accepts a key without a digest.
     assert_eq!(Key::from_bytes(&[]).unwrap().content(), 0);
 }
 
@@ -39,7 +39,7 @@ fn a_key_has_at_most_39_bytes() {
     assert_eq!(Key::new(&[1; 36], 0), Err(VllmError::KeyTooLong { len: 36, max: 35 }));
     assert_eq!(Key::from_bytes(&[1; 39]).unwrap().as_bytes(), [1; 39]);
     assert_eq!(Key::from_bytes(&[1; 40]), Err(VllmError::KeyTooLong { len: 40, max: 39 }));
-    // The length in the error is larger than a byte, so it was not truncated.
+    // These lengths exceed 255, so a length that is stored as one byte would be wrong in the error.
     assert_eq!(Key::new(&[1; 260], 0), Err(VllmError::KeyTooLong { len: 260, max: 35 }));
     assert_eq!(Key::from_bytes(&[1; 260]), Err(VllmError::KeyTooLong { len: 260, max: 39 }));
 }
@@ -79,8 +79,8 @@ fn zeros_at_the_end_of_a_key_count() {
 
 #[test]
 fn a_digest_differs_from_its_prefix_padded_with_zeros() {
-    // Any order of the lengths works. The core pads the digests of one length, and digests of other
-    // lengths never become one of its names.
+    // The digests may come in any order of lengths. The core stores padded digests of one length, and
+    // the overlay those of other lengths.
     for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
         let keys: Vec<Key> = lengths.iter().map(|&len| Key::new(&[0; 32][..len], 0).unwrap()).collect();
         let mut pool = in_use(6);
@@ -95,8 +95,8 @@ fn a_digest_differs_from_its_prefix_padded_with_zeros() {
     }
 }
 
-/// Regression test for a bug that random calls found: token counts of 2^31 and more lost their highest
-/// bit if the last count of a run was above 2^32.
+/// Regression test: token counts of 2^31 and more lost their highest bit if the last count of one call
+/// was above 2^32. Random calls found this bug.
 #[test]
 fn a_run_beyond_the_last_token_count_keeps_its_counts() {
     let mut pool = in_use(3);
@@ -168,8 +168,8 @@ proptest! {
         prop_assert_eq!((pool.find(&one), pool.find(&other)), (Some(1), Some(2)));
     }
 
-    /// A lookup of a run finds the same blocks as separate lookups of its keys, for any digests and any
-    /// cached blocks.
+    /// One lookup of consecutive keys finds the same blocks as separate lookups of these keys, for any
+    /// digests and any cached blocks.
     #[test]
     fn a_run_is_found_as_its_keys_are(
         lengths in prop::collection::vec(prop::sample::select(&[32usize, 32, 32, 16, 0][..]), 1..150),
@@ -225,7 +225,7 @@ fn a_second_key_of_a_block_is_removed_with_its_hash() {
     pool.insert_hash(key(0), 1, Some(4));
     assert!(pool.insert_hash(key(1), 1, Some(2)));
     assert_eq!((pool.keys().copies(&key(1)), pool.keys().was_shared(&key(1))), (vec![1], false));
-    // The key is also the hash of another block.
+    // The second key of block 1 also becomes the hash of block 2.
     assert!(!pool.insert_hash(key(1), 2, Some(2)));
     assert_eq!((pool.find(&key(1)), pool.keys().hash_of(2)), (Some(1), Some((key(1), Some(2)))));
     pool.check_invariants().unwrap();
@@ -304,12 +304,12 @@ fn a_queue_stays_one_list_after_any_manual_change() {
     let mut pool = Pool::new(6, true).unwrap();
     let order = |pool: &Pool| pool.order().collect::<Vec<_>>();
     assert_eq!((pool.pop_from_queue(4), order(&pool)), (vec![1, 2, 3, 4], vec![5]));
-    // No reference was counted.
+    // Taking blocks out of the queue directly does not count a reference.
     assert_eq!((pool.ref_count(1), pool.num_free()), (0, 1));
     pool.push_to_queue(&[4, 3], false);
     pool.push_to_queue(&[2, 1], true);
     assert_eq!(order(&pool), [2, 1, 5, 4, 3]);
-    // The result contains both parts of the queue in their order, and ends when the queue is empty.
+    // `peek` returns the queue in its order, and returns fewer blocks if the queue is shorter.
     assert_eq!(
         (pool.peek(2), pool.peek(4), pool.peek(9)),
         (vec![2, 1], vec![2, 1, 5, 4], vec![2, 1, 5, 4, 3])
@@ -325,8 +325,7 @@ fn a_queue_stays_one_list_after_any_manual_change() {
     pool.check_representation().unwrap();
 }
 
-/// A call of vLLM's `allocate_slots` for one group of full attention. vLLM's formulas return the number
-/// of blocks to allocate and the number of full blocks afterwards, or `None`.
+/// A call of vLLM's `allocate_slots` for one group of full attention. The methods are vLLM's formulas.
 #[derive(Debug)]
 struct Case {
     block_size: i64,
@@ -348,8 +347,8 @@ struct Case {
 }
 
 impl Case {
-    /// vLLM's `get_num_blocks_to_allocate`. A running request has no hits. For a new request, free
-    /// blocks among its hits are added, because the hit takes them out of the free blocks.
+    /// Computes vLLM's `get_num_blocks_to_allocate`. A running request has no hits. For a new request,
+    /// free blocks among its hits are added, because the hit takes them out of the free blocks.
     fn blocks_to_allocate(&self, num_tokens: i64) -> i64 {
         let required = (num_tokens + self.block_size - 1) / self.block_size;
         0.max(required - (self.hits + self.table)) + self.evictable
@@ -419,7 +418,8 @@ proptest! {
         };
         let taken = size(case.evictable);
         let (reserved, watermark) = (size(case.reserved), size(case.watermark));
-        // Try every number of free blocks, because a difference of one block can change the result.
+        // Every number of free blocks is tried, because a difference of one block can change the
+        // result.
         for free in 0..40 {
             let whole = Room { reserved: 0, watermark }.fits(comes(tokens) + taken, size(free));
             let fits = Room { reserved, watermark }.fits(missing + taken, size(free));
@@ -438,7 +438,7 @@ proptest! {
 }
 
 proptest! {
-    /// Each probe is a lookup of one key per group.
+    /// Each lookup of a block looks up one key per group, so the number of lookups is bounded.
     #[test]
     fn a_window_asks_for_a_block_once_and_for_the_first_ones_again(
         cached in prop::collection::vec(prop::bool::weighted(0.8), 0..40),

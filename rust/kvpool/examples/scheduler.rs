@@ -20,17 +20,17 @@ const BUDGET: usize = 32;
 /// Number of slots for drafts after the last token of each request that samples.
 const DRAFTS: usize = 3;
 
-/// The scheduler's record of a request: `computed <= known <= tokens.len()`.
+/// A request in the scheduler. At all times, `computed <= known <= tokens.len()`.
 struct Request {
     id: u32,
     tokens: Vec<u32>,
     length: usize,
-    /// The hashed prompt, until the request is admitted.
+    /// The hashed prompt. `None` after the request was admitted.
     prompt: Option<HashCursor>,
-    /// Number of tokens that were passed to the manager.
+    /// Number of tokens that the manager knows.
     known: usize,
     computed: usize,
-    /// Index of the token after the last token that the next step computes.
+    /// The next step computes the tokens `computed..end`.
     end: usize,
 }
 
@@ -60,8 +60,9 @@ impl Scheduler {
         left
     }
 
-    /// Makes the only call of a step. If blocks run out, the youngest request is preempted. Its row
-    /// remains in the call, because it still gets its tokens.
+    /// Makes the only call of a step, which passes the new tokens of all running requests. If blocks
+    /// run out, the youngest request is preempted. Its row remains in the call, because it still gets
+    /// its tokens.
     fn grow(&mut self) -> Result<(), ManagerError> {
         let (mut requests, mut tokens, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut computed, mut covered) = (Vec::new(), Vec::new());

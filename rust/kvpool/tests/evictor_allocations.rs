@@ -25,8 +25,8 @@ fn chain(nth: u64) -> HashChain {
     HashChain::from_digests(HashAlgorithm::Sha256, 16, 0, (0..REQUEST).map(digest).collect()).unwrap()
 }
 
-/// Returns the number of allocations of the following calls. Allocations of the lookup are not counted,
-/// because it returns a new list.
+/// Serves many requests in a pool. Returns how often three kinds of calls allocated memory. Lookups are
+/// not counted, because a lookup returns a new list.
 fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> [usize; 3] {
     let hints = retention.is_some();
     let mut pool =
@@ -39,8 +39,8 @@ fn allocations(eviction: EvictionPolicy, retention: Option<RetentionConfig>) -> 
         table.clear();
         table.extend(pool.match_and_acquire(&chain, usize::MAX).unwrap());
         let hits = table.len();
-        // From here on, allocations are counted: the pool is full, and its own lists are as large as a
-        // request needs.
+        // After 300 requests, the pool is full, and its own lists are as large as a request needs.
+        // Allocations are counted from then on.
         let steady = nth > 300;
         let before = counting::counts().0;
         pool.allocate_into(REQUEST - hits, &mut table).unwrap();
@@ -129,7 +129,8 @@ fn a_full_pool_under_churn_allocates_nothing() {
         }
         counting::counts().0 - before
     };
-    // The lists that a call uses grow to the size that the call needs, and not to the size of the pool.
+    // The pool's lists for a call grow with the number of blocks in the call, not with the size of the
+    // pool.
     let before = counting::counts().1;
     serve(&mut pool, None);
     serve(&mut pool, Some(0));

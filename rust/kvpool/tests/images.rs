@@ -38,7 +38,7 @@ impl World {
         Self { pool: BlockPool::new(config).unwrap(), hasher: hasher(), tables: Vec::new() }
     }
 
-    /// Makes one random operation, and returns its result.
+    /// Makes one random operation. Returns a text that describes its result.
     fn operate(&mut self, numbers: &mut Numbers) -> String {
         let kind = numbers.below(10);
         let (family, blocks) = (numbers.below(7) as u32, 1 + numbers.below(9) as u32);
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Returns this world as it would be after a restart.
+    /// Saves the pool in an image, and restores it in a new pool with this configuration.
     fn restarted(&self, config: PoolConfig) -> Self {
         let image = self.pool.image().unwrap();
         let mut pool = BlockPool::new(config).unwrap();
@@ -388,7 +388,7 @@ fn an_image_of_other_settings_is_refused_whole() {
             );
             assert_eq!(next.stats().pool.registered, 0, "nothing has changed");
         }
-        // The manager can admit all prompts that it hashes, whether or not it has restored an image.
+        // The manager can admit a prompt that it has hashed, whether or not it has restored the image.
         next.admit("b", next.prepare(&prompt[1..], ExtraKeys::default()).unwrap()).unwrap();
         next.commit("b", 19).unwrap();
         next.check_invariants().unwrap();
@@ -441,7 +441,8 @@ fn contents_that_name_each_other_as_parents_cost_hits_at_most() {
     }
 }
 
-/// The pool continues to count from the epoch of the image.
+/// The pool's epoch becomes that of the image, and later epochs are counted from there. So an epoch
+/// without enough room for later ones is refused.
 #[test]
 fn an_epoch_that_leaves_no_room_for_others_is_refused() {
     let image = |epoch| PoolImage { block_size: 1, num_blocks: 40, epoch, ..PoolImage::default() };

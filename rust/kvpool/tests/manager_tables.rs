@@ -29,7 +29,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 const BLOCK_SIZE: usize = 3;
 
-/// The content of a token's slot. It depends on all tokens before it and on the weights.
+/// The simulated KV in a token's slot. It depends on all tokens before it and on the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kv {
     weights: u64,
@@ -110,11 +110,11 @@ enum Operation {
     },
     CompleteStep(u64),
     BumpEpoch,
-    /// A reset, either after all requests have released their blocks or while some still hold blocks.
+    /// Resets the manager. If `drained` is true, all requests release their blocks first.
     Reset {
         drained: bool,
     },
-    /// Updates the digest with the changes since the last update.
+    /// Brings the digest up to date with all changes since the last update.
     Digest,
 }
 
@@ -164,7 +164,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The state of a request that the test expects.
+/// The state that the test expects a request to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Known {
     tokens: Vec<u32>,
@@ -177,7 +177,7 @@ struct Known {
 struct Rig {
     manager: CacheManager,
     scrubber: ManagerScrubber,
-    /// The cells by tier, block and slot.
+    /// The simulated memory: one cell per tier, block and slot.
     store: Vec<Vec<[Option<Kv>; BLOCK_SIZE]>>,
     known: BTreeMap<i64, Known>,
     swaps: Vec<(SwapId, Vec<i64>)>,
@@ -186,7 +186,8 @@ struct Rig {
     resets: u64,
     /// Blocks that only a fence holds. Its step may write to them until the fence ends.
     late: Vec<(Until, Place)>,
-    /// Number of blocks to which a step wrote after their request had released them.
+    /// Number of blocks to which a step wrote after their request had released them. It shows that the
+    /// test reaches this case.
     written_late: usize,
     /// Whether free blocks are overwritten immediately. Otherwise they keep their content.
     scribble: bool,
@@ -202,8 +203,8 @@ impl Rig {
             verify,
             ..ManagerConfig::default()
         });
-        // This test uses the digest that a journal uses. The laboratory also tests the digest that the
-        // settings switch on.
+        // The digest is switched on by a call, as a journal does it. The laboratory also tests the
+        // digest that the settings switch on.
         let mut manager = manager.unwrap();
         manager.keep_digest().unwrap();
         let store = [num_blocks, host_blocks].map(|blocks| vec![[None; BLOCK_SIZE]; blocks]).to_vec();
@@ -224,7 +225,7 @@ impl Rig {
         }
     }
 
-    /// Returns the state that a refused call must not change.
+    /// Returns all state that a refused call must not change.
     fn observe(&self) -> impl PartialEq + std::fmt::Debug + use<> {
         let tables: Vec<_> = IDS.map(|id| self.manager.block_table(id).map(<[_]>::to_vec).ok()).collect();
         let infos: Vec<_> = IDS.map(|id| self.manager.request(id).ok()).collect();
@@ -236,7 +237,8 @@ impl Rig {
         (tables, infos, pools, tiers.pending_copies().collect::<Vec<_>>())
     }
 
-    /// Makes a call. A refused call must change nothing. Returns the result of an accepted call.
+    /// Makes a call and returns its result. If the call is refused, checks that it has changed nothing,
+    /// and returns `None`.
     fn attempt<T>(&mut self, call: impl FnOnce(&mut CacheManager) -> Result<T, ManagerError>) -> Option<T> {
         let before = self.observe();
         match call(&mut self.manager) {
@@ -366,7 +368,7 @@ impl Rig {
 
     /// Checks that every request that has blocks and is not moving reads back the tokens that it wrote.
     fn read_back(&self) {
-        // A planned copy is not yet made, so the test reads its source instead of its destination.
+        // A planned copy is not made yet. So its source is read instead of its destination.
         let pending: BTreeMap<_, _> =
             self.manager.tiers().pending_copies().map(|copy| (copy.dst, copy.src)).collect();
         for (&id, known) in &self.known {
@@ -576,8 +578,8 @@ impl Rig {
             false => RequestState::Running,
         };
         if complete {
-            // A planned copy of computed tokens must not be lost, so the plan is executed before the
-            // reset. No step runs.
+            // The plan contains copies of computed tokens, which must not be lost. So it is executed
+            // before the reset, although no step runs.
             let plan = self.manager.take_plan().unwrap();
             self.execute(&plan);
             self.manager.complete_swap(swap).unwrap();
@@ -662,8 +664,8 @@ fn refs(ids: &[i64]) -> Vec<RequestRef<'_>> {
     ids.iter().map(|&id| RequestRef::Int(id)).collect()
 }
 
-/// When the request is forked, it has a full block that is not yet computed. Both requests then commit
-/// this block.
+/// A fork shares a full block that is not yet computed. Both requests commit it, but only the first
+/// commit counts it as registered.
 #[test]
 fn forks_publish_a_shared_block_once() {
     let mut manager = manager(10, 0);
@@ -690,7 +692,7 @@ fn the_last_of_the_samples_writes_in_place() {
     let plan = manager.take_plan().unwrap();
     let sources: Vec<_> = plan.transfers().iter().map(|copy| copy.src.block).collect();
     assert_eq!(sources, vec![manager.block_table(3).unwrap()[1]; 3]);
-    // In the next step, no last block is shared.
+    // Each request now has its own last block, so the next append copies nothing.
     assert!(manager.append(&refs(&[0, 1, 2, 3]), &[5, 6, 7, 8], Computed::AllButLast).unwrap().is_empty());
     assert!(manager.take_plan().unwrap().is_empty());
 }
@@ -729,8 +731,8 @@ fn copies_that_do_not_fit_refuse_the_batch() {
     manager.check_invariants().unwrap();
 }
 
-/// Requests are preempted by swap and brought back. Shared blocks move once, blocks that are still
-/// cached on the device are not copied, and M4 holds all the time.
+/// Forked requests are swapped to the host and back. Shared blocks move once, blocks that are still
+/// cached on the device are not copied, and invariant M4 holds all the time.
 #[test]
 fn a_group_is_swapped_out_and_in() {
     let mut manager = manager(12, 8);

@@ -11,8 +11,8 @@ use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, RequestRef, Rows}
 
 const REQUESTS: usize = 32;
 
-/// Runs many steps, and returns the smallest number of allocations in one of them. In each step, every
-/// request gets a token and a block for it.
+/// Makes many steps with `step`, each of which appends a token to every request, so that each needs a
+/// new block. Returns the smallest number of allocations in a step.
 fn fewest(mut step: impl FnMut(&mut CacheManager, &Rows<'_>) -> usize) -> usize {
     let config = ManagerConfig { num_blocks: 100_000, block_size: 1, ..ManagerConfig::default() };
     let mut manager = CacheManager::new(config).unwrap();
@@ -45,8 +45,8 @@ fn a_step_into_a_buffer_of_the_caller_allocates_nothing() {
     assert_eq!(fewest(|manager, rows| manager.append_ragged(rows).unwrap().len()), 1);
 }
 
-/// A step removes the changes of the previous step from the buffer. After a refused step, the buffer is
-/// empty.
+/// At the start of a step, the manager removes the changes of the previous step from the caller's
+/// buffer. If the step is refused, the buffer is empty.
 #[test]
 fn the_buffer_holds_the_changes_of_the_last_step_alone() {
     let config = ManagerConfig { num_blocks: 4, block_size: 2, ..ManagerConfig::default() };
@@ -59,8 +59,8 @@ fn the_buffer_holds_the_changes_of_the_last_step_alone() {
         manager.append_into(&rows(tokens), &mut changes).unwrap();
         assert_eq!(changes.len(), grown);
     }
-    // The buffer contains a change of the last step. Two more tokens need a block that is not
-    // available.
+    // The buffer still contains a change of the last step. The next step appends two tokens, which need
+    // a block that is not available.
     let refused = Rows { offsets: &[0, 2], ..rows(&[6, 7]) };
     assert!(manager.append_into(&refused, &mut changes).is_err());
     assert!(changes.is_empty());

@@ -1,9 +1,11 @@
-//! `Choice`: chooses the active mode from the number of hits that each mode would have had.
+//! `Choice`: chooses the active mode of the `adaptive` policy from the number of hits that each mode
+//! would have had.
 //!
-//! References are counted in *chunks* of 1/64 of a capacity. This type sums, over the chunks, the hits
-//! of each mode minus those of mode 0, and the squared difference of each pair of modes. Each sum
-//! exists twice: a short one that decays over 4 capacities of references, and a long one that decays
-//! over 32.
+//! References (lookups of blocks) are counted in *chunks*. Over one capacity (as many references as the
+//! pool has blocks), there are 64 chunks. After each chunk, this type adds up the hits of each mode
+//! minus those of mode 0, and the squared difference of each pair of modes. Each sum is kept twice,
+//! with older chunks counting less: a short sum over about 4 capacities of references, and a long sum
+//! over about 32.
 //!
 //! ```text
 //! worth of a mode  = short gain + long gain / 4
@@ -14,33 +16,31 @@
 //! more than half a standard deviation and more than a quarter of the edge.
 //! ```
 //!
-//! Only differences between modes count, because hits that all modes have show nothing. Half a standard
-//! deviation is a low threshold. It is sufficient, because a change moves no block and can be undone at
-//! once.
+//! Only differences between modes count, because hits that all modes have do not distinguish them. A
+//! lead of half a standard deviation is a low threshold. It is sufficient, because a change of mode
+//! moves no block and can be undone at once.
 //!
 //! All arithmetic is in integers with 8 fractional bits, and squares are compared instead of roots. So
 //! the choice is the same on any host.
 //!
-//! Cost: O(1), with 36 pairs of modes per chunk and 64 chunks per capacity.
+//! Cost: O(1) per chunk, for 36 pairs of modes.
 
 use super::mode::Mode;
 use kvpool::InvariantViolation;
 use kvpool::parts::ensure;
 
-/// The number of modes.
 pub(super) const MODES: usize = Mode::ALL.len();
-/// Fractional bits.
 const BITS: u32 = 8;
-/// The horizons, in chunks: 4 capacities and 32 capacities.
+/// The short and the long horizon, in chunks: 4 and 32 capacities of references.
 const SHORT: i64 = 4 * Choice::CHUNKS;
 const LONG: i64 = 32 * Choice::CHUNKS;
 
 #[derive(Clone, Debug)]
 struct Sums {
-    /// The number of hits of each mode minus that of mode 0.
+    /// The sum of the hits of each mode minus those of mode 0.
     gain: [i64; MODES],
     square: [[i128; MODES]; MODES],
-    /// The time constant of the decay of both sums, in chunks.
+    /// Number of chunks after which a recorded hit has lost about two thirds of its weight in the sums.
     horizon: i64,
 }
 
@@ -66,7 +66,7 @@ impl Sums {
     }
 }
 
-/// Chooses one of [`Mode::ALL`].
+/// Chooses the active mode, one of [`Mode::ALL`].
 ///
 /// ```
 /// use kvpool_policies::adaptive::Choice;
@@ -83,7 +83,7 @@ pub struct Choice {
     mode: usize,
     short: Sums,
     long: Sums,
-    /// The number of references over the short horizon, with fractional bits.
+    /// Number of references in the short sum, with 8 fractional bits.
     references: i64,
 }
 
@@ -94,9 +94,9 @@ impl Default for Choice {
 }
 
 impl Choice {
-    /// The number of chunks per capacity of references.
+    /// Number of chunks in as many references as the pool has blocks.
     pub const CHUNKS: i64 = 64;
-    /// The maximum number of references that a chunk counts.
+    /// Largest number of references, and of hits, that one chunk counts.
     const MOST: u64 = 1 << 32;
 
     /// The active mode, as an index into [`Mode::ALL`].
@@ -105,8 +105,8 @@ impl Choice {
         self.mode
     }
 
-    /// Records a chunk of `references`, with the number of hits that each mode would have had. Returns
-    /// the active mode.
+    /// Records one chunk of references: their number, and the number of hits that each mode would have
+    /// had. Returns the active mode.
     pub fn record(&mut self, references: u64, hits: &[u64; MODES]) -> usize {
         let bounded = |count: u64| count.min(Self::MOST) as i64;
         self.references += bounded(references) << BITS;
@@ -120,8 +120,8 @@ impl Choice {
         if best != self.mode {
             let lead = worth(best) - worth(self.mode);
             let variance = self.short.square[best][self.mode] + self.long.square[best][self.mode] / 16;
-            // Lead and variance both have fractional bits. `lead > deviation / 2` is
-            // `4 lead^2 > variance`.
+            // `lead` and `variance` have fractional bits, so `4 lead^2 > variance` (which means
+            // `lead > deviation / 2`) becomes:
             let lead_is_seen = 4 * i128::from(lead) * i128::from(lead) > variance << BITS;
             if lead_is_seen && lead > edge / 4 {
                 self.mode = best;

@@ -1,18 +1,18 @@
-//! `Contest`: simulates one shadow cache per mode on a sample of the released blocks, and chooses the
-//! best mode.
+//! `Contest`: simulates one small cache (*shadow*) for each mode of the `adaptive` policy, and chooses
+//! the mode whose shadow has the most hits.
 //!
-//! The contest decides which keys are in the sample, and stores the release that is not yet served, the
-//! shadows, and the current chunk. A key is sampled by a hash of its bits: one in 8 keys. The rate is
-//! higher if a shadow would have fewer than 1,024 entries. Below 2,048 blocks, all keys are sampled.
+//! The shadows see only a sample of the released blocks: one key in 8, chosen by a hash of the key.
+//! More keys are sampled if a shadow would otherwise have fewer than 1,024 entries. In pools below
+//! 2,048 blocks, all keys are sampled.
 //!
 //! *A release* consists of all blocks that were released without a hit or an admission in between. In a
-//! pool, these are the blocks of one request that finishes. A caller that hits and releases block by
-//! block makes releases of one block. At most one shadow capacity of blocks is stored; a longer release
-//! is served in parts. The shadows serve a release when the next one begins. So the evictions for a
-//! request use the mode that was active when the previous request finished.
+//! pool, these are the blocks of one request that finishes. If a caller hits and releases block by
+//! block, each release has one block. The shadows serve a release when the next one begins. So the
+//! evictions for a request use the mode that was active when the previous request finished. At most as
+//! many blocks as a shadow has entries wait to be served. A longer release is served in parts.
 //!
-//! Costs: the release of a sampled key takes one access to each of the 6 shadows. A stored sampled
-//! block takes 16 bytes.
+//! Costs: the release of a sampled key takes one access to each of the 6 shadows. A block that waits
+//! takes 16 bytes.
 
 use super::choice::{Choice, MODES};
 use super::mode::Mode;
@@ -22,35 +22,33 @@ use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// The sampling rate is at least one key in this number.
+/// At least one key in this number is sampled.
 const RATE: usize = 8;
-/// The minimum number of entries of a shadow, if the pool has as many blocks.
+/// Smallest number of entries of a shadow. A pool with fewer blocks has one entry per block.
 const ENTRIES: usize = 1024;
 
-/// The contest of the modes. It is empty until it has grown.
+/// The shadows of all modes. They are made by [`Self::grow`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contest {
-    /// The shadows, indexed by mode.
+    /// The shadow of each mode, in the order of [`Mode::ALL`].
     shadows: Vec<Shadow>,
-    /// The number of entries of each shadow.
     entries: usize,
-    /// One key in this number is sampled. It is a power of 2, or 0 before the contest has grown to a
-    /// capacity.
+    /// One key in this number is sampled. It is a power of 2, or 0 before the first call of
+    /// [`Self::grow`].
     rate: usize,
-    /// The sampled blocks of the current release, or of the last one.
+    /// The sampled blocks of the current release, which the shadows have not served yet.
     waiting: Vec<Sampled>,
-    /// The depth of the last released block, whether it was sampled or not.
+    /// The depth of the last released block, even if it was not sampled.
     depth: u32,
-    /// Whether a chain began after the last sampled block.
+    /// Whether a released block that is not sampled began a new chain after the last sampled block.
     begins: bool,
-    /// The current chunk: references, and hits by mode.
+    /// Number of references in the current chunk.
     references: usize,
     hits: [u64; MODES],
     choice: Choice,
 }
 
 impl Contest {
-    /// The active mode.
     pub(super) const fn mode(&self) -> Mode {
         Mode::ALL[self.choice.mode()]
     }
@@ -59,9 +57,10 @@ impl Contest {
         self.rate > 0 && mixed(key) & (self.rate as u64 - 1) == 0
     }
 
-    /// Adds a released block with this content to the current release.
+    /// Adds a released block, whose content has this key and depth, to the current release.
     pub(super) fn release(&mut self, key: u64, depth: u32) {
-        // Chains are released deepest block first.
+        // The blocks of a chain are released deepest first, so a depth that does not fall begins a new
+        // chain.
         self.begins |= depth >= self.depth;
         self.depth = depth;
         if self.samples(key) {
@@ -72,7 +71,7 @@ impl Contest {
         }
     }
 
-    /// Serves the current release.
+    /// Lets all shadows serve the current release, and removes it.
     pub(super) fn end_release(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -103,8 +102,8 @@ impl Contest {
         self.hits = [0; MODES];
     }
 
-    /// Returns the sampling rate, and the number of entries of a shadow, in a pool of `capacity`
-    /// blocks.
+    /// Returns two numbers for a pool of `capacity` blocks: one key in the first is sampled, and a
+    /// shadow has the second number of entries.
     fn size_for(capacity: usize) -> (usize, usize) {
         let mut rate = RATE;
         while rate > 1 && capacity / rate < ENTRIES {
@@ -113,9 +112,9 @@ impl Contest {
         (rate, (capacity / rate).max(1))
     }
 
-    /// Adapts the contest to a pool of `capacity` blocks. Changes nothing if there is not enough
-    /// memory. If the sampling rate falls, as when a pool grows over 2,048, 4,096 or 8,192 blocks, the
-    /// shadows start empty. Until they are full, all modes have the same hits.
+    /// Adapts the shadows to a pool of `capacity` blocks. If memory is not sufficient, changes nothing.
+    /// If a smaller part of the keys is sampled from now on, as when a pool grows over 2,048, 4,096 or
+    /// 8,192 blocks, the shadows start empty. Until they are full, all modes have the same hits.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

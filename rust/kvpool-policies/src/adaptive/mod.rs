@@ -1,10 +1,11 @@
 //! `adaptive`: kvpool's own policy. It behaves like LRU until a sample of the traffic shows that
 //! another order would have more hits.
 //!
-//! There is one order of the blocks (`order`). It stores recency and frequency separately, so the
-//! weight of frequency can change at any time without moving a block. The weights come from six *modes*
-//! (`mode`). The unit of a weight is one capacity: a weight of 2 treats a block as if it had been
-//! released later, by as many admitted blocks as two pools have.
+//! All blocks are in one order (`order`). It stores recency and frequency separately, so the weight of
+//! frequency can change at any time without moving a block. The weights come from one of six *modes*
+//! (`mode`). The unit of a weight is one capacity, which is the number of blocks of the pool: with a
+//! weight of 2, a block is treated as if it had been released later, by as many admitted blocks as two
+//! pools have.
 //!
 //! | mode | used again | each further doubling | proven | good at |
 //! |---|---|---|---|---|
@@ -15,29 +16,32 @@
 //! | 4 | 8 | 8 | | documents of steady popularity: frequency first, recency second |
 //! | 5 | | | 4 | loops larger than the cache: old blocks stay, and some new blocks replace others |
 //!
-//! Each mode has a shadow (`shadow`, `contest`): a simulated cache of one in 8 keys, with an eighth of
-//! the capacity, that serves the same releases as the pool. The prefix hits of the shadows are compared
-//! 64 times per capacity of references. The best mode becomes active when its lead is more than noise
-//! ([`Choice`]). Recent evictions are remembered exactly, with the numbers of uses of their blocks
-//! (`recent`). For figures and limits see `benches/results/2026-11-28-eviction-study.md`.
+//! Each mode has a shadow (`shadow`, `contest`): a simulated cache with an eighth of the capacity that
+//! serves the same releases as the pool, but only for one in 8 keys. The prefix hits of the shadows are
+//! compared 64 times per capacity of references. The best mode becomes active when its lead is more
+//! than noise ([`Choice`]).
 //!
-//! There are no parameters. All arithmetic is in integers. So the order depends only on the calls, not
+//! Recent evictions are remembered exactly, with the numbers of uses of their blocks (`recent`). For
+//! figures and limits see `benches/results/2026-11-28-eviction-study.md`.
+//!
+//! There are no parameters. All arithmetic is in integers, so the order depends only on the calls, not
 //! on the host.
 //!
-//! *Growing* the pool keeps the state of blocks and evictions, the active mode, and the sums that the
-//! mode was chosen from. Bonuses, windows and the half-life are computed for the new capacity. Shadows
-//! keep their contents, unless the sampling rate falls, which happens below 8,192 blocks. Then they
-//! start empty.
+//! When a pool grows, blocks and evictions keep their state, and the active mode and the sums from
+//! which it was chosen remain. Bonuses, windows and the half-life of uses are computed for the new
+//! capacity. The shadows keep their contents, unless a smaller part of the keys is sampled from now on,
+//! which happens only in pools that had fewer than 8,192 blocks. Then they start empty.
 //!
 //! Cost: O(1) amortized. An eviction takes 16 comparisons. The release of a sampled key takes 6 more
-//! accesses, which are made when the next release begins. Memory from 8,192 blocks on: 111 bytes per
-//! block (order 31, evictions 30, shadows 47, waiting releases 2). Smaller pools sample a larger part
-//! of the keys: 160 bytes per block from 4,096 blocks on, 258 from 2,048 on, and 455 below, which is at
-//! most 0.9 MB.
+//! accesses, which are made when the next release begins. Memory in pools of 8,192 blocks or more: 111
+//! bytes per block (order 31, evictions 30, shadows 47, waiting releases 2). Smaller pools sample a
+//! larger part of the keys: 160 bytes per block from 4,096 blocks on, 258 from 2,048 on, and 455 below,
+//! which is at most 0.9 MB.
 //!
-//! Do not use it where evictions must be as cheap as in LRU. If the cache holds a large part of the
-//! working set, LRU has the same hits, and `adaptive` behaves like LRU. Do not use it without a pool in
-//! very small caches either, because there the best mode changes faster than shadows can detect.
+//! Do not use `adaptive` where evictions must be as cheap as in LRU. If the cache holds a large part of
+//! the working set, LRU has the same hits, and `adaptive` behaves like LRU. Do not use it without a
+//! pool in very small caches either, because there the best mode changes faster than shadows can
+//! detect.
 
 mod choice;
 mod contest;
@@ -76,7 +80,7 @@ use recent::{REMEMBERED, Recent};
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     order: Order,
-    /// The key and the depth of each block's content. Empty without a contest.
+    /// The key of each block's content. The list is empty if the mode is fixed.
     keys: Vec<u64>,
     depths: Vec<u32>,
     evictions: Recent,
@@ -93,7 +97,7 @@ impl Adaptive {
         Self::with(num_blocks, Mode::ALL[0], Some(Box::default()))
     }
 
-    /// Like [`Self::new`], with a fixed mode and no shadows, for comparisons.
+    /// Like [`Self::new`], with a mode that never changes and without shadows. Used for comparisons.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
@@ -115,7 +119,7 @@ impl Adaptive {
         self.order.mode()
     }
 
-    /// Switches to the mode that the contest has chosen.
+    /// Switches to the mode that the shadows have chosen.
     fn follow(&mut self) {
         if let Some(mode) = self.contest.as_deref().map(Contest::mode)
             && mode != self.mode()

@@ -1,28 +1,31 @@
-//! `Mode`: the weights of frequency and recency, which can change at any time.
+//! `Mode`: how much the `adaptive` policy weighs frequency against recency. The mode can change at any
+//! time.
 //!
-//! The class of a block with u uses is floor(log2 u), from 0 to 7. There are 16 lists: one per class,
-//! and another one per class for *proven* blocks. Each list is in order of release. The victim is the
-//! front block with the smallest `stamp + bonus of its list`; among equals, that of the first list. If
-//! all bonuses are 0, this order is LRU, whatever the lists contain. A change of mode changes the 16
-//! bonuses and moves no block.
+//! A block belongs to one of 8 classes by its number of uses: class floor(log2 uses). There are 16
+//! lists: one per class, and another one per class for *proven* blocks. Each list is in order of
+//! release. The victim is the front block with the smallest `stamp + bonus of its list`. Among equals,
+//! it is that of the first list. If all bonuses are 0, this order is LRU, whatever the lists contain. A
+//! change of mode changes the 16 bonuses and moves no block.
 //!
 //! - *Stamp*: the clock at the last release of the block. The clock advances by a fixed amount for each
-//!   admitted block, and by a much smaller amount for each release, whatever its number of blocks.
-//! - *Uses*: 1 at admission, plus one for each hit, at most 255. They are halved once for every 16
-//!   capacities of admitted blocks since the last use. If the eviction of a content is remembered, the
-//!   content keeps its earlier uses when it is admitted again.
-//! - *Proven*: the block was hit since its admission, or was released in a privileged window. The clock
-//!   is divided into windows of an eighth of a capacity, and every fourth window is privileged. In a
-//!   loop larger than the cache, no block is ever hit, so some blocks must be kept without a hit.
+//!   admitted block. For each release, it advances by a much smaller amount, regardless of the number
+//!   of blocks.
+//! - *Uses*: 1 at admission, plus one for each hit, at most 255. They are halved for every 16
+//!   capacities (numbers of blocks in the pool) of blocks that are admitted after the last use. If the
+//!   eviction of a content is remembered, the content keeps its earlier uses when it is admitted again.
+//! - *Proven*: the block was hit since its admission, or was released in a privileged window. Windows
+//!   divide the clock: each is as long as the admission of an eighth of a capacity. Every fourth window
+//!   is privileged. In a loop larger than the cache, no block is ever hit, so some blocks must be kept
+//!   without a hit.
 
-/// The number of classes of uses.
+/// The number of classes of blocks by their uses.
 const CLASSES: usize = 8;
 pub(super) const LISTS: usize = 2 * CLASSES;
 /// The amount that one admitted block adds to the clock. A release of any number of blocks adds 1.
 pub(super) const TICK: u64 = 1 << 16;
 
-/// The weights of a mode. A block with weight w is treated as if it had been released later, by as many
-/// admitted blocks as w pools have.
+/// The weights of blocks in one mode. A block with weight w is treated as if it had been released
+/// later, by w times as many admitted blocks as the pool has blocks.
 ///
 /// ```
 /// use kvpool_policies::Adaptive;
@@ -56,7 +59,7 @@ impl Mode {
         Self::of(0, 0, 4),
     ];
 
-    /// The bonus of each list, in a pool of `capacity` blocks.
+    /// Returns what is added to the stamps of blocks on each list, in a pool of `capacity` blocks.
     pub(super) fn bonuses(self, capacity: usize) -> [u64; LISTS] {
         std::array::from_fn(|list| {
             let class = (list % CLASSES) as u64;
@@ -67,7 +70,7 @@ impl Mode {
     }
 }
 
-/// The uses of the content of a block.
+/// How often the content of a block was used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Uses {
     pub(super) count: u8,
@@ -75,7 +78,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// The list of a block with these uses.
+    /// Returns the number of the list for blocks with these uses.
     pub(super) fn list(self) -> usize {
         let class = self.count.max(1).ilog2() as usize;
         if self.proven { CLASSES + class } else { class }

@@ -1,12 +1,12 @@
-//! `Order`: stores the recency and the frequency of blocks separately, so that the active mode can
-//! weigh them at each eviction.
+//! `Order`: the blocks that may be evicted, with recency and frequency stored separately, so that the
+//! active mode can weigh them at each eviction.
 //!
-//! There is one list per class of uses, and for each block its stamp and its uses (`mode` defines
-//! these). The order is used both for the blocks of a pool and for the entries of a shadow.
+//! It has one list per class of uses, and for each block its stamp and its uses (`mode` defines these).
+//! A shadow has an order of its own, for its entries.
 //!
 //! Invariant: a block in the order is on the list of its class.
 //!
-//! Costs: O(1). A pop compares the front blocks of 16 lists. 19 bytes per block, allocated only by
+//! Costs: O(1). A pop compares the front blocks of 16 lists. A block takes 19 bytes, allocated only by
 //! [`Order::reserve`].
 
 use super::mode::{LISTS, Mode, TICK, Uses};
@@ -14,30 +14,32 @@ use crate::block_lists::BlockLists;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// The number of capacities without a use after which the uses are halved.
+/// The uses of a block are halved after as many admissions without a use as this number of pools have
+/// blocks.
 const HALF_LIFE: u64 = 16;
-/// The number of windows per capacity. One window in `PRIVILEGED` is privileged.
+/// Number of windows in the admission of as many blocks as the pool has. One window in `PRIVILEGED` is
+/// privileged.
 const WINDOWS: u64 = 8;
 const PRIVILEGED: u64 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     lists: BlockLists,
-    /// The stamp and the uses of each block.
+    /// The clock at the last release of each block.
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,
-    /// The half-life and the length of a window, in units of the clock. They depend on the capacity.
+    /// The half-life of uses, in units of the clock. It depends on the capacity.
     half_life: u64,
     window: u64,
     bonuses: [u64; LISTS],
     mode: Mode,
-    /// Whether a block was released, and no block was hit or admitted after that.
+    /// Whether the last call released a block, so that another released block belongs to the same
+    /// release.
     releasing: bool,
 }
 
 impl Order {
-    /// Makes an empty order of capacity 0.
     pub(super) fn new(mode: Mode) -> Result<Self, PoolError> {
         let lists = BlockLists::new(LISTS, 0)?;
         Ok(Self {
@@ -67,12 +69,10 @@ impl Order {
         self.stamps.len().saturating_sub(1)
     }
 
-    /// The number of blocks that may be popped.
     pub(super) const fn len(&self) -> usize {
         self.lists.num_linked()
     }
 
-    /// The number of uses of the content of `block`.
     pub(super) fn uses(&self, block: BlockId) -> Option<u8> {
         self.uses.get(block.index()).map(|uses| uses.count)
     }
@@ -84,8 +84,8 @@ impl Order {
         }
     }
 
-    /// Sets a new content of `block`. `before` is its number of uses when it was evicted, if that is
-    /// remembered.
+    /// Sets a new content of `block`. `before` is the content's number of uses at its eviction, or
+    /// `None` if that is not remembered.
     pub(super) fn admit(&mut self, block: BlockId, before: Option<u8>) {
         self.releasing = false;
         self.lists.remove(block);
@@ -105,13 +105,13 @@ impl Order {
         }
     }
 
-    /// Starts a new release with the next released block.
+    /// Makes the next released block the first of a new release.
     pub(super) const fn begin_release(&mut self) {
         self.releasing = false;
     }
 
-    /// Adds `block` to the order. Returns whether it starts a release. Returns `None`, and changes
-    /// nothing, if there is no such block.
+    /// Adds `block` to the order. Returns whether it is the first block of a release. If there is no
+    /// such block, changes nothing and returns `None`.
     pub(super) fn release(&mut self, block: BlockId) -> Option<bool> {
         let at = block.index();
         if block.is_null() || at >= self.stamps.len() {
@@ -126,7 +126,7 @@ impl Order {
         Some(begins)
     }
 
-    /// Removes and returns the block with the lowest value.
+    /// Removes and returns the block with the lowest sum of stamp and bonus.
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let fronts = (0..LISTS).filter_map(|list| {
             let front = self.lists.front(list)?;
@@ -159,14 +159,14 @@ impl Order {
         self.releasing = false;
     }
 
-    /// Allocates memory for blocks up to `num_blocks - 1`. The order does not change.
+    /// Allocates memory for the blocks `1..num_blocks`. The order does not change.
     pub(super) fn reserve(&mut self, num_blocks: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.stamps, num_blocks)?;
         try_reserve(&mut self.uses, num_blocks)?;
         self.lists.grow(num_blocks) // blocks that the other arrays lack are never put on a list
     }
 
-    /// Grows to blocks up to `num_blocks - 1`, after [`Self::reserve`].
+    /// Grows to the blocks `1..num_blocks`, after [`Self::reserve`].
     pub(super) fn resize(&mut self, num_blocks: usize) {
         let num_blocks = num_blocks.max(self.stamps.len());
         self.stamps.resize(num_blocks, 0);

@@ -1,71 +1,66 @@
-//! `Recent`: the keys of a bounded number of recent evictions, with their uses. It can also contain
-//! *entries*: keys that are present in the cache. Then one lookup returns whether a key is present, was
-//! evicted recently, or neither.
+//! `Recent`: the keys of recent evictions, with their numbers of uses. It can also contain *entries*,
+//! which are keys that are present in a simulated cache. Then one lookup returns whether a key is
+//! present, was evicted recently, or neither.
 //!
-//! Evictions are stored in a ring buffer with one slot per eviction. A table finds both the slots and
-//! the entries by key. A key that is taken leaves an empty slot. So an eviction is remembered during a
-//! fixed number of later evictions. In [`crate::ghosts::Ghosts`], by contrast, the bound is the number
-//! of keys, so a key is remembered longer if other keys are taken. No key is lost early, because one
+//! Evictions are stored in a ring buffer with one slot per eviction. A hash table finds both slots and
+//! entries by key. When a key is taken, its slot remains empty. So an eviction is remembered during a
+//! fixed number of later evictions. In [`crate::ghosts::Ghosts`], by contrast, the number of keys is
+//! bounded, so a key is remembered longer if other keys are taken. No key is lost early, because one
+//! lost key in the middle of a chain would end the next prefix there.
 //! lost key in the middle of a chain would end the next prefix there.
 //!
-//! Invariants: a slot with a count is found by its key, and an empty slot is not. A key has one slot,
-//! or one entry, or neither.
-//!
-//! Costs: all operations are O(1). 15 bytes per remembered eviction and 14 per entry, allocated only by
-//! [`Recent::reserve`].
+//! Invariants: the hash table finds a slot by its key unless the slot is empty. A key has one slot, or
+//! one entry, or neither.
 
 use crate::slots::Slots;
 use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// The number of evictions that are remembered per block.
+/// Number of evictions that are remembered for each block of the cache.
 pub(super) const REMEMBERED: usize = 2;
-/// The maximum number of evictions that are remembered.
+/// Largest number of evictions that are remembered.
 const MOST: usize = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
-    /// The keys, indexed by number. The entries have the numbers from 1 on, and the slots of the ring
-    /// follow.
+    /// The keys. Entries have the indices from 1 on, and the slots of the ring buffer follow.
     keys: Vec<u64>,
-    /// The uses of the key in each slot; 0 for an empty slot.
+    /// The number of uses of the key in each slot. It is 0 for an empty slot.
     counts: Vec<u8>,
-    /// The index from keys to numbers.
+    /// The hash table from keys to their indices in `keys`.
     numbers: Slots,
     entries: usize,
-    /// The slot for the next eviction. It contains the oldest eviction.
+    /// The slot for the next eviction. If the ring buffer is full, it contains the oldest eviction.
     next: usize,
 }
 
 impl Recent {
-    /// Makes an empty memory of capacity 0.
     pub(super) fn new() -> Self {
         Self { keys: vec![0], counts: Vec::new(), numbers: Slots::new(), entries: 0, next: 0 }
     }
 
-    /// The number of a slot of the ring.
+    /// The index in `keys` of a slot of the ring buffer.
     const fn number(&self, place: usize) -> usize {
         1 + self.entries + place
     }
 
-    /// The slot with a number; `None` if the number is that of an entry.
+    /// The slot with this index in `keys`. `None` if the index is that of an entry.
     fn place(&self, number: u32) -> Option<usize> {
         (number as usize).checked_sub(1 + self.entries)
     }
 
-    /// Returns the entry with `key`.
     pub(super) fn entry(&self, key: u64) -> Option<u32> {
         self.numbers.find(&self.keys, key).filter(|&number| self.place(number).is_none())
     }
 
-    /// Returns the key of `entry`, or the last key that it had.
+    /// Returns the key of `entry`. For an unused entry, this is its last key.
     pub(super) fn key(&self, entry: u32) -> u64 {
         self.keys[entry as usize]
     }
 
-    /// Records the eviction of `key`, which has no entry, with its number of uses. Replaces the oldest
-    /// eviction if there is no room.
+    /// Records the eviction of `key`, which has no entry, with its number of uses. If the ring buffer
+    /// is full, this replaces the oldest eviction.
     pub(super) fn push(&mut self, key: u64, count: u8) {
         let place = self.next;
         let number = self.number(place);
@@ -75,7 +70,7 @@ impl Recent {
             self.counts[place] = 0;
         }
         self.keys[number] = key;
-        // Replaces an entry with this key, or an earlier eviction of it.
+        // If the key has an entry or an earlier eviction, the new slot replaces it.
         let before = self.numbers.put(&self.keys, number as u32); // at most MOST
         if let Some(gap) = before.and_then(|before| self.place(before)) {
             self.counts[gap] = 0;
@@ -84,7 +79,7 @@ impl Recent {
         self.next = if place + 1 == self.counts.len() { 0 } else { place + 1 };
     }
 
-    /// Removes the eviction of `key` and returns its number of uses. `None` if the eviction is not
+    /// Forgets the eviction of `key`, and returns its number of uses. `None` if the eviction is not
     /// remembered.
     pub(super) fn take(&mut self, key: u64) -> Option<u8> {
         let number = self.numbers.remove(&self.keys, key)?;
@@ -92,7 +87,8 @@ impl Recent {
         Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// Stores `key`, which must have no entry, in the unused `entry`. Otherwise like [`Self::take`].
+    /// Stores `key` in the unused `entry`. The key must have no entry. If its eviction is remembered,
+    /// forgets the eviction and returns its number of uses.
     pub(super) fn admit(&mut self, entry: u32, key: u64) -> Option<u8> {
         self.keys[entry as usize] = key;
         let before = self.numbers.put(&self.keys, entry)?;
@@ -100,20 +96,19 @@ impl Recent {
         Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// Records the eviction of the key of `entry`, with its number of uses. With entries, there is
-    /// always room for evictions.
+    /// Records that the key of `entry` was evicted, with its number of uses. The entry becomes unused.
     pub(super) fn evict(&mut self, entry: u32, count: u8) {
         self.push(self.key(entry), count);
     }
 
-    /// Removes all evictions and all entries. O(capacity).
+    /// Forgets all evictions and all entries. O(capacity).
     pub(super) fn clear(&mut self) {
         self.numbers.clear();
         self.counts.fill(0);
         self.next = 0;
     }
 
-    /// Allocates memory for `entries` and `evictions`. The content does not change.
+    /// Allocates memory for this number of entries and of evictions. The content does not change.
     pub(super) fn reserve(&mut self, entries: usize, evictions: usize) -> Result<(), PoolError> {
         let evictions = evictions.min(MOST);
         try_reserve(&mut self.keys, 1 + entries + evictions)?;
@@ -121,12 +116,13 @@ impl Recent {
         self.numbers.reserve(entries + evictions)
     }
 
-    /// Grows to `entries` and `evictions`, after [`Self::reserve`]. Keeps all remembered evictions. The
-    /// first `used` entries have a key.
+    /// Grows to this number of entries and of evictions, after [`Self::reserve`]. All evictions are
+    /// still remembered. `used` is the number of entries that have a key.
     pub(super) fn grow(&mut self, entries: usize, evictions: usize, used: u32) {
         let (entries, before) = (entries.max(self.entries), self.counts.len());
         let evictions = evictions.min(MOST).max(before);
-        // Sorts the ring from oldest to newest, so that new slots can be appended.
+        // Rotates the ring buffer so that the oldest eviction comes first, and new slots can be
+        // appended.
         let first = self.number(0);
         self.keys[first..].rotate_left(self.next);
         self.counts.rotate_left(self.next);
@@ -145,13 +141,12 @@ impl Recent {
         self.counts.iter().filter(|&&count| count != 0).count()
     }
 
-    /// Whether the eviction of `key` is remembered.
     #[cfg(test)]
     fn contains(&self, key: u64) -> bool {
         self.numbers.find(&self.keys, key).is_some_and(|number| self.place(number).is_some())
     }
 
-    /// Checks the slots, and the first `used` entries, from scratch.
+    /// Checks the invariants for all slots, and for the first `used` entries.
     pub(super) fn check_invariants(&self, used: u32) -> Result<(), InvariantViolation> {
         const NAME: &str =
             "AD1 (remembered evictions and entries are found by their keys, and nothing else is)";
@@ -199,7 +194,7 @@ mod tests {
         assert_eq!(recent.known(), 2);
         recent.push(3, 7); // goes into the gap
         assert_eq!((recent.take(1), recent.take(2), recent.take(3)), (Some(5), Some(7), Some(7)));
-        // The oldest eviction has the same key.
+        // The second eviction of key 1 replaces the oldest eviction, which has the same key.
         (1..=3).chain([1]).for_each(|key| recent.push(key, 9));
         recent.check_invariants(0).unwrap();
         assert_eq!(recent.known(), 3);
@@ -233,7 +228,7 @@ mod tests {
         recent.check_invariants(2).unwrap();
         recent.evict(1, 4);
         recent.admit(1, 30);
-        // After growing, entries come first and evictions after them, at new positions.
+        // After growing, entries and evictions have new indices, and are found by their keys.
         recent.reserve(5, 4).unwrap();
         recent.grow(5, 4, 2);
         recent.check_invariants(2).unwrap();

@@ -1,20 +1,21 @@
 //! `Shadow`: simulates a cache of the sampled keys in a fixed mode, to count its hits.
 //!
-//! A shadow consists of an order in a fixed mode over entries, which represent blocks, the keys of the
-//! entries and of recent evictions, and the hits that are not counted yet.
+//! A shadow has entries, which stand for the blocks of the simulated cache. It stores an order of these
+//! entries in its mode, the keys of the entries and of recent evictions, and the hits that are not
+//! counted yet.
 //!
 //! A release is served in the same way as a manager serves a request, because in a small cache the hits
 //! depend on the blocks that a request holds. First, all keys of the release that are present leave the
-//! order. Then the other keys are admitted, from the head of the chain on, as long as there is room.
-//! Finally all keys are put back, deepest first.
+//! order. Then the other keys are admitted, beginning with the head of the chain, until all entries are
+//! used by this release. Finally all entries are put back into the order, deepest first.
 //!
 //! *Prefix hits.* A hit of a block counts only if all blocks before it hit too. Keys come deepest
 //! first, so the prefix hits are the hits after the last miss of a chain. A counter counts the hits,
 //! and each miss resets it to 0. Its value is added to the prefix hits when the next chain begins.
 //!
-//! Invariant: between releases, all used entries are in the order.
+//! Invariant: between releases, every entry with a key is in the order.
 //!
-//! Costs: O(1) amortized per key. 63 bytes per entry, allocated only by [`Shadow::reserve`].
+//! Costs: O(1) amortized per key. An entry takes 63 bytes, allocated only by [`Shadow::reserve`].
 
 use super::mode::Mode;
 use super::order::Order;
@@ -23,14 +24,15 @@ use kvpool::parts::ensure;
 use kvpool::{BlockId, NULL_BLOCK};
 use kvpool::{InvariantViolation, PoolError};
 
-/// A released block whose key is in the sample.
+/// A released block whose key is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sampled {
     pub(super) key: u64,
-    /// Whether the deep end of a chain is this block, or a block released before it that is not
+    /// Whether this block is the first of its chain in the release, apart from blocks that are not
     /// sampled.
     pub(super) begins: bool,
-    /// The entry in the current shadow; the null block if the shadow has none.
+    /// The entry of the key in the shadow that now serves the release. It is the null block if the key
+    /// has none.
     entry: BlockId,
 }
 
@@ -44,14 +46,14 @@ impl Sampled {
 pub(super) struct Shadow {
     order: Order,
     keys: Recent,
-    /// The number of entries that have been used. Higher entries were never used.
+    /// Number of entries that have a key. Entries with higher numbers were never used.
     used: u32,
-    /// Hits of the chain that is being released, since its last miss.
+    /// Hits of the chain that is now released, since its last miss.
     run: u64,
 }
 
 impl Shadow {
-    /// Makes an empty shadow with memory for `entries`.
+    /// Makes an empty shadow with this number of entries.
     pub(super) fn new(mode: Mode, entries: usize) -> Result<Self, PoolError> {
         let mut shadow = Self { order: Order::new(mode)?, keys: Recent::new(), used: 0, run: 0 };
         shadow.reserve(entries)?;
@@ -59,12 +61,12 @@ impl Shadow {
         Ok(shadow)
     }
 
-    /// Returns the entry of `key`; the null block if the key has none.
+    /// Returns the entry of `key`, or the null block if the key has none.
     fn find(&self, key: u64) -> BlockId {
         self.keys.entry(key).map_or(NULL_BLOCK, BlockId::new)
     }
 
-    /// Serves one release, and returns the prefix hits of the chains that ended.
+    /// Serves one release. Returns the prefix hits of the chains that ended.
     pub(super) fn serve(&mut self, release: &mut [Sampled]) -> u64 {
         let (mut hits, mut score) = (0, 0);
         for sampled in &mut *release {
@@ -82,7 +84,7 @@ impl Shadow {
         }
         if hits < release.len() {
             for sampled in release.iter_mut().rev().filter(|sampled| sampled.entry.is_null()) {
-                // If a key occurs twice in the release, its first occurrence was admitted above.
+                // A key that occurs twice in the release has an entry since its first occurrence.
                 sampled.entry = self.find(sampled.key);
                 if sampled.entry.is_null() {
                     sampled.entry = self.admit(sampled.key);
@@ -96,7 +98,8 @@ impl Shadow {
         score
     }
 
-    /// Assigns an entry to `key`. Returns the null block if this release already uses all entries.
+    /// Gives an entry to `key`, if necessary that of an evicted key. Returns the null block if this
+    /// release already uses all entries.
     fn admit(&mut self, key: u64) -> BlockId {
         let entry = if (self.used as usize) < self.order.capacity() {
             self.used += 1;
@@ -118,19 +121,20 @@ impl Shadow {
         self.run = 0;
     }
 
-    /// Allocates memory for `entries`. The shadow does not change.
+    /// Allocates memory for this number of entries. The shadow does not change.
     pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
         self.keys.reserve(entries, entries * REMEMBERED)?;
         self.order.reserve(entries + 1)
     }
 
-    /// Grows to `entries`, after [`Self::reserve`]. Keeps all contents.
+    /// Grows to this number of entries, after [`Self::reserve`]. All keys remain.
     pub(super) fn grow(&mut self, entries: usize) {
         self.order.resize(entries + 1);
         self.keys.grow(entries, entries * REMEMBERED, self.used);
     }
 
-    /// Checks the invariants from scratch. `sampled` returns whether a key is in the sample.
+    /// Checks the invariants of the order, the keys and the entries. `sampled` returns whether a key is
+    /// in the sample.
     pub(super) fn check_invariants(&self, sampled: impl Fn(u64) -> bool) -> Result<(), InvariantViolation> {
         const NAME: &str = "AD3 (a shadow's entries are in its order, and sampled)";
         self.order.check_invariants()?;

@@ -1,11 +1,9 @@
 //! `Chained`: a prefix-closed order for callers that release blocks one at a time (stream form) and do
-//! not pass parents.
+//! not pass the parents of blocks.
 //!
-//! The order derives the chains from the releases. The blocks of a request are released deepest first,
+//! The order derives the parents from the releases. The blocks of a request are released deepest first,
 //! so the parent of each block is the next block that is released. As in a pool, a block is evicted
-//! only after its descendants. So a cache evicts from the ends of chains, under any policy.
-//!
-//! Costs: those of [`Closed`].
+//! only after its descendants. So chains are evicted from their ends, under any policy.
 
 use kvpool::{
     BlockId, Content, Evictor, InvariantViolation, NULL_BLOCK, Outlook, Policy, PoolError, Release, Signal,
@@ -13,7 +11,8 @@ use kvpool::{
 
 use super::{Closed, Node};
 
-/// A policy as a prefix-closed order, for callers that cannot pass parents to an [`Evictor`].
+/// A policy as a prefix-closed order, for callers that cannot pass the parents of blocks to an
+/// [`Evictor`].
 ///
 /// ```
 /// use kvpool::{BlockId, Content, Policy, Release};
@@ -34,8 +33,7 @@ use super::{Closed, Node};
 #[derive(Clone, Debug)]
 pub struct Chained<P> {
     closed: Closed<P>,
-    /// The last released block of the current request, and the number of its blocks that are not yet
-    /// released.
+    /// The block of the current request that was released last.
     last_released: BlockId,
     left: u32,
 }
@@ -49,12 +47,12 @@ impl<P: Policy + Clone> Chained<P> {
         Ok(Self { closed: Closed::new(policy, num_blocks, None)?, last_released: NULL_BLOCK, left: 0 })
     }
 
-    /// The flags of a block; `None` if the order has no such block.
+    /// Returns the flags of a block. `None` if the order has no such block.
     fn flags(&self, block: BlockId) -> Option<u8> {
         self.closed.nodes.get(block.index()).filter(|_| !block.is_null()).map(|node| node.flags)
     }
 
-    /// Makes `block` idle, if it is not idle already.
+    /// Makes `block` idle, if it is in use.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
             self.closed.register_unknown(block, 0);
@@ -64,12 +62,13 @@ impl<P: Policy + Clone> Chained<P> {
         }
     }
 
-    /// Replaces the parent of `child` by `parent`, if `child` is idle and deeper. The depths ensure
-    /// that links form no cycle.
+    /// Makes `parent` the parent of `child`, if `child` is idle and deeper. Because of the depths,
+    /// links never form a cycle.
     fn replace_parent(&mut self, child: BlockId, parent: BlockId) {
         let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
         if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {
-            // Removes the block and inserts it again with the new parent.
+            // The block leaves the idle blocks and returns, so that both parents count their children
+            // correctly.
             self.closed.end_idle(child);
             self.closed.set_parent(child, parent);
             self.closed.begin_idle(child);

@@ -1,18 +1,16 @@
-//! Ages: their unit, and the bins in which they are learned.
+//! Ages of blocks: their unit, and the ranges (bins) for which reuse is counted.
 //!
 //! The unit of ages is a *tick*. With the caller's clock, a tick is 1/16 of a second. Without it, a
-//! tick passes when 1/256 of a capacity of blocks was admitted. Bins are half octaves from 8 seconds to
-//! two hours, and octaves before and after. Coarser bins cost up to three percentage points of hits on
-//! a loop that returns after ten minutes.
+//! tick passes when 1/256 of a capacity (the pool's number of blocks) was admitted. Bins are half
+//! octaves from 8 seconds to two hours, and octaves before and after. Coarser bins cost up to three
+//! percentage points of hits on a loop that returns after ten minutes.
 //!
-//! Stamps have 32 bits and wrap around. An age is the difference of two stamps. It is correct for 8
-//! years, or 16 million capacities.
+//! A time has 32 bits and wraps around. An age is the difference of two times. It is correct for 8
+//! years, or 16 million capacities of admitted blocks.
 
-/// The number of bins of ages.
 pub(super) const BINS: usize = 28;
-/// The number of ticks per second.
 pub(super) const SECOND: u32 = 16;
-/// The number of ticks per capacity of admitted blocks.
+/// The number of ticks in the admission of as many blocks as the pool has.
 pub(super) const CAPACITY: u64 = 256;
 
 /// The start of each bin, in seconds.
@@ -21,12 +19,12 @@ const SECONDS: [u32; BINS] = [
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 
-/// The start of a bin, in ticks.
 pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 
-/// The length of a bin, in ticks. The last bin has no end; its length is that of its start.
+/// Returns the length of a bin, in ticks. The last bin has no end. Its length counts as equal to its
+/// start.
 pub(super) const fn width(bin: usize) -> u32 {
     if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
 }
@@ -43,7 +41,7 @@ pub(super) const LOG_WIDTHS: [u8; BINS] = {
     logs
 };
 
-/// The first bin of each octave of seconds: 0 to 1, 1 to 2, 2 to 4, and so on.
+/// The first bin of each octave of seconds. The octaves are 0 to 1 s, 1 to 2 s, 2 to 4 s, and so on.
 const FIRST: [u8; 18] = {
     let mut first = [0; 18];
     let mut octave = 1;
@@ -58,7 +56,6 @@ const FIRST: [u8; 18] = {
     first
 };
 
-/// Returns the bin of an age.
 #[inline]
 pub(super) fn bin(age: u32) -> usize {
     let seconds = age / SECOND;
@@ -68,7 +65,8 @@ pub(super) fn bin(age: u32) -> usize {
     if first + 1 < BINS && age >= start(first + 1) { first + 1 } else { first }
 }
 
-/// The logarithm of an age, in eighths of an octave: 0 for at most one tick, and at most 255.
+/// Returns the binary logarithm of an age in ticks, times 8. It is 0 for at most one tick, and at most
+/// 255.
 #[inline]
 pub(super) fn eighths(age: u32) -> u8 {
     let age = age.max(1);

@@ -1,6 +1,7 @@
-//! Classes: groups of blocks with similar features, for which the times to the next use are learned.
+//! Classes: groups of blocks with similar features. For each class, the policy learns the times to the
+//! next use.
 //!
-//! This module defines the features of a class, their limits, and the number of each class.
+//! This module defines the features of a class, their ranges, and the number of each class.
 //!
 //! | feature | of | values |
 //! |---|---|---|
@@ -11,58 +12,55 @@
 //! | finish | that request: how it ended | unknown, aborted, or at a limit; end of turn; tool calls |
 //!
 //! The gap is the mean of the times between the uses of a block, on a logarithmic scale. The share is
-//! the part of the request's blocks that were cached before.
+//! the part of the request's blocks that were cached before the request.
 //!
-//! The number of a class is the number of its request's features times [`HISTORIES`], plus the number
-//! of the block's own features. The uses and the gap of a block can be derived approximately from the
-//! class, which is all that a ghost contains.
+//! The number of a class is the number of the request's features times [`HISTORIES`], plus the number
+//! of the block's own features. From a class, the uses and the gap of a block can be computed
+//! approximately. A record of an evicted block (a ghost) contains only its class.
 
 use std::fmt;
 
 use super::age::eighths;
 use kvpool::{Finish, Signal};
 
-/// The gap of a block that was used once.
+/// The value of a gap that means: the block was used once.
 pub(super) const NO_GAP: u8 = u8::MAX;
 
 const GAPS: usize = 6;
-/// The minimum number of uses in each range except for the first.
+/// The smallest number of uses in each range after the first, which is one use.
 const USES: [u8; 3] = [2, 3, 8];
 const SHARES: usize = 3;
 const OUTPUTS: usize = 4;
 const FINISHES: usize = 3;
 
-/// The number of classes of uses and gaps.
 const HISTORIES: usize = 1 + USES.len() * GAPS;
-/// The number of classes.
 pub(super) const CLASSES: usize = HISTORIES * SHARES * OUTPUTS * FINISHES;
 
-/// The number of families. The classes of a family differ only in the output and the finish of the
-/// request.
+/// The number of families of classes. The classes of a family differ only in the output and the finish
+/// of the request.
 pub(super) const FAMILIES: usize = HISTORIES * SHARES;
 
-/// The family of a class.
 pub(super) const fn family(class: usize) -> usize {
     class / (HISTORIES * OUTPUTS * FINISHES) * HISTORIES + class % HISTORIES
 }
 
-/// The start of the first range of gaps, and the width of each, in eighths of an octave of ticks.
+/// The start of the first range of gaps, as a binary logarithm of ticks times 8.
 const FIRST_GAP: u8 = 36;
 const GAP_STEP: u8 = 16;
 
-/// The number of uses of a block, and the time between them.
+/// How often a block was used, and the time between its uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) uses: u8,
-    /// The mean of the logarithms of the gaps, in eighths of an octave; [`NO_GAP`] before a second use.
+    /// The mean of the binary logarithms of the gaps in ticks, times 8. It is [`NO_GAP`] before a
+    /// second use.
     pub(super) gap: u8,
 }
 
 impl History {
-    /// The history of a content that was used once.
     pub(super) const NEW: Self = Self { uses: 1, gap: NO_GAP };
 
-    /// The history after another use, `age` ticks after the last one.
+    /// Returns the history after another use, `age` ticks after the last one.
     #[inline]
     pub(super) fn again(self, age: u32) -> Self {
         let last = u32::from(eighths(age)).min(u32::from(NO_GAP) - 1);
@@ -79,7 +77,7 @@ impl History {
         1 + (uses - 1) * GAPS + gap
     }
 
-    /// The approximate history of a class.
+    /// Returns a typical history of the blocks of a class.
     pub(super) fn of_class(class: u16) -> Self {
         let Some(number) = (usize::from(class) % HISTORIES).checked_sub(1) else { return Self::NEW };
         let gap = FIRST_GAP + GAP_STEP * (number % GAPS) as u8 + GAP_STEP / 2;
@@ -87,17 +85,17 @@ impl History {
     }
 }
 
-/// The amount that is added to the number of a class if its gaps are measured in capacities of admitted
-/// blocks.
+/// Bit in the public number of a class whose gaps are measured in capacities of admitted blocks, not in
+/// seconds.
 const COUNTED: u16 = 1 << 15;
 
-/// The public number of a class, for explanations. `timed` is whether its gaps are in the caller's
-/// time.
+/// Returns the number of a class that explanations show. `timed` is true if its gaps are measured in
+/// seconds.
 pub(super) const fn numbered(class: u16, timed: bool) -> u16 {
     if timed { class } else { class | COUNTED }
 }
 
-/// Formats a description of a class, by its [public number](numbered).
+/// Formats a description of a class. `class` is its [public number](numbered).
 pub(super) fn describe(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let (class, timed) = (usize::from(class & !COUNTED), class & COUNTED == 0);
     let (history, signal_part) = (class % HISTORIES, class / HISTORIES);
@@ -112,7 +110,7 @@ pub(super) fn describe(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "26 min or more",
         ]
     } else {
-        // In capacities of new blocks.
+        // These gaps are in capacities of admitted blocks.
         [
             "less than 0.4 capacities",
             "less than 1.5 capacities",
@@ -137,7 +135,8 @@ pub(super) fn describe(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     write!(f, ", prompt {share}{output}{}", finishes[signal_part % FINISHES])
 }
 
-/// The range of the share of known blocks in a prompt of `length` blocks.
+/// Returns the share feature of a request: the range of `known` cached blocks among the `length` blocks
+/// of its prompt.
 pub(super) fn share(length: u32, known: u32) -> u16 {
     match known {
         0 | 1 => 0,
@@ -146,15 +145,15 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
     }
 }
 
-/// The smallest encoded signal. Encoded signals are stored in the place of a class, and are larger than
-/// all classes.
+/// The smallest code of a signal (how a request ended). A block in use stores such a code in the place
+/// of its class, so codes are larger than all classes.
 const FIRST_SIGNAL: u16 = 1 << 15;
-/// No signal was given.
+/// The code that means: no signal was given.
 pub(super) const NO_SIGNAL: u16 = FIRST_SIGNAL;
 /// The value that is neither a class nor a signal.
 pub(super) const NO_CLASS: u16 = u16::MAX;
 
-/// Encodes a signal, to be stored with a block in use.
+/// Returns the code of a signal, which is stored with a block in use.
 pub(super) fn encode_signal(signal: Signal) -> u16 {
     let tokens = signal.output_tokens.unwrap_or(0);
     let output = [32, 200, 600].iter().filter(|&&least| tokens >= least).count();
@@ -166,32 +165,33 @@ pub(super) fn encode_signal(signal: Signal) -> u16 {
     FIRST_SIGNAL + (output * FINISHES + finish) as u16
 }
 
-/// Extracts the part of a class that the signal determines: 0 if the value is a class.
+/// Returns the part of a class that a signal determines. `class` is the code of a signal. For a class,
+/// the result is 0.
 #[inline]
 pub(super) const fn signal_part(class: u16) -> u16 {
     class.saturating_sub(FIRST_SIGNAL)
 }
 
-/// Computes the class of a block.
+/// Returns the class of a block with this share, this signal and this history.
 #[inline]
 pub(super) fn of(share: u16, signal_part: u16, history: History) -> u16 {
     (share * (OUTPUTS * FINISHES) as u16 + signal_part) * HISTORIES as u16 + history.number() as u16
 }
 
-/// Returns the class of an idle block, or class 0 for a value that is not a class. The latter occurs
-/// only after errors of the caller.
+/// Returns the class of an idle block. For any other value, which occurs only after errors of the
+/// caller, returns class 0.
 #[inline]
 pub(super) const fn learned(class: u16) -> u16 {
     if is_class(class) { class } else { 0 }
 }
 
-/// Whether the value is the class of an idle block, not the encoded signal of a block in use.
+/// Whether the value is the class of an idle block. Otherwise it is the code of a signal.
 #[inline]
 pub(super) const fn is_class(class: u16) -> bool {
     class < FIRST_SIGNAL
 }
 
-/// Whether the value is a valid class or encoded signal.
+/// Whether the value is a valid class, or the code of a valid signal.
 pub(super) const fn is_sound(class: u16) -> bool {
     (class as usize) < CLASSES
         || (class >= FIRST_SIGNAL && ((class - FIRST_SIGNAL) as usize) < OUTPUTS * FINISHES)
@@ -226,7 +226,7 @@ mod tests {
         assert!(seen.iter().all(|&seen| seen));
     }
 
-    /// The gap in the description agrees with that in the number.
+    /// The description contains the range of gaps that belongs to the number of the class.
     #[test]
     fn every_class_has_a_unique_description() {
         struct Words(u16);

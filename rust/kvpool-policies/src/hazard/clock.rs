@@ -1,27 +1,28 @@
-//! `Clock`: the clock of the policy. It uses the caller's time if there is one, and otherwise counts
-//! admitted blocks.
+//! `Clock`: the time of the `hazard` policy. It is the caller's time if the caller passes one, and
+//! otherwise a count of admitted blocks.
 //!
-//! The clock counts admitted blocks until the caller has passed a time once; from then on it uses the
-//! caller's times. If the caller's time does not change while [`MAX_STILL`] capacities of blocks are
-//! admitted, the caller's times are ignored until the policy is reset. Otherwise ages would never grow,
-//! and blocks that were used once would be kept for ever.
+//! Once the caller has passed a time, the clock uses the caller's times. If the caller's time then does
+//! not change while [`MAX_STILL`] times as many blocks as the pool has are admitted, the clock ignores
+//! the caller's times until the policy is reset. Otherwise ages would never grow, and blocks that were
+//! used once would be kept for ever.
 //!
 //! Invariant: time never goes backward.
 
 use super::age;
 use kvpool::CacheTime;
 
-/// The number of capacities of admitted blocks within which the caller's time must change.
+/// The caller's time must change before this number, times the pool's number of blocks, of blocks are
+/// admitted.
 const MAX_STILL: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Source {
-    /// The internal clock counts admitted blocks.
+    /// The clock counts admitted blocks, because the caller has passed no time.
     #[default]
     Own,
-    /// The caller passes times. Contains the latest, in ticks.
+    /// The clock uses the caller's times. This is the latest one, in ticks.
     Caller(u64),
-    /// The internal clock is used, because the caller's time did not change.
+    /// The clock counts admitted blocks, because the caller's time did not change for too long.
     OwnPermanently,
 }
 
@@ -29,30 +30,27 @@ enum Source {
 pub(super) struct Clock {
     now: u32,
     source: Source,
-    /// The blocks admitted since the last tick (internal clock), or since the caller's time changed
-    /// (caller's clock).
+    /// The number of blocks that were admitted since the last tick. With the caller's clock: since the
+    /// caller's time changed.
     admitted: u64,
 }
 
 impl Clock {
-    /// The time, in ticks.
     #[inline]
     pub(super) const fn now(self) -> u32 {
         self.now
     }
 
-    /// The age of a time, in ticks.
     #[inline]
     pub(super) const fn age(self, stamp: u32) -> u32 {
         self.now.wrapping_sub(stamp)
     }
 
-    /// Whether ticks are the caller's time.
     pub(super) const fn uses_callers_clock(self) -> bool {
         matches!(self.source, Source::Caller(_))
     }
 
-    /// Converts ticks to the unit that users see.
+    /// Converts ticks to the unit that explanations show: seconds, or capacities of admitted blocks.
     pub(super) fn kept(self, ticks: f64) -> CacheTime {
         if self.uses_callers_clock() {
             CacheTime::Seconds((ticks / f64::from(age::SECOND)) as f32)
@@ -61,8 +59,8 @@ impl Clock {
         }
     }
 
-    /// Counts an admitted block, in a pool of `capacity` blocks. Returns whether the length of a tick
-    /// changes.
+    /// Counts an admitted block, in a pool of `capacity` blocks. Returns whether the meaning of a tick
+    /// changes, because the clock no longer uses the caller's times.
     #[inline]
     pub(super) fn admit(&mut self, capacity: usize) -> bool {
         let capacity = (capacity as u64).max(1);
@@ -83,7 +81,8 @@ impl Clock {
         false
     }
 
-    /// Sets the caller's time, in seconds. Returns whether the length of a tick changes.
+    /// Sets the caller's time, in seconds. Returns whether the meaning of a tick changes, because the
+    /// clock counted admitted blocks before.
     pub(super) fn set_callers_time(&mut self, seconds: f64) -> bool {
         if !seconds.is_finite() || self.source == Source::OwnPermanently {
             return false;

@@ -1,17 +1,18 @@
-//! `Ends`: the candidates for eviction of each class.
+//! `Ends`: finds the block of a class that is evicted first. It is the oldest or the newest idle block
+//! of the class.
 //!
 //! The *hazard* of a block is the rate at which blocks of its class and age are used again. In most
-//! classes the hazard falls with age, so the oldest block has the lowest worth. If the content of a
-//! class is used again after a long time, the hazard rises with age. Then the newest block has the
+//! classes the hazard falls with age, so the oldest block has the lowest worth. If blocks of a class
+//! are used again only after a long time, the hazard rises with age. Then the newest block has the
 //! lowest worth, because the cache would have to keep it the longest. In a loop larger than the cache,
-//! eviction of the oldest block first never hits. Eviction of the newest block first keeps a part of
-//! the loop.
+//! evicting the oldest block first never hits. Evicting the newest block first keeps a part of the
+//! loop.
 //!
 //! The newest block of a class is the head of the last release. [`crate::Closed`] parks it and its
 //! descendants until it finds the last block of the chain, and evicts that block.
 //!
-//! Costs: one lookup of a worth, and another one if younger blocks may have a lower worth. O(1), except
-//! for O(bins) when a class is first used after worths were learned.
+//! Costs: one lookup of a worth, and another one if younger blocks may have a lower worth. Each takes
+//! O(1), or O(bins) when a class is first used after worths were learned.
 
 use super::clock::Clock;
 use super::states::States;
@@ -27,8 +28,8 @@ pub(super) struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Returns the candidate of `class` with the lowest worth, and its rank. Among equals, the oldest
-    /// has the lowest rank.
+    /// Returns the end of `class` (its oldest or its newest block) with the lower worth, and its rank.
+    /// Of two blocks with equal worth, the older one has the lower rank.
     #[inline]
     pub(super) fn least(&mut self, class: u16) -> Option<(u64, Run)> {
         let stamp = |block: BlockId| Some(self.lists.members.get(block)?.stamp);
@@ -39,8 +40,8 @@ impl Ends<'_> {
         let oldest = (rank(worths.at(old), old), run);
         let run = Run { class, stamp: stamp(self.lists.back(class.into())?)?, oldest: false };
         let young = self.clock.age(run.stamp);
-        // A block that was set aside and put back is at the front of its class, and may be younger than
-        // the block at the back.
+        // The front of a list is usually the oldest block. A block that was put back after it was set
+        // aside is also at the front, and may be younger.
         if young <= old && !worths.may_rise(old) {
             return Some(oldest);
         }
@@ -74,7 +75,7 @@ mod tests {
             assert_eq!(ends.least(class as u16).map(|(_, run)| run.oldest), Some(least == old), "{class}");
             assert_eq!(ends.least(0), None);
         }
-        // A block that was set aside and put back is at the front, and is younger than the block at the
+        // The block that was put back is at the front of the list, but is younger than the block at the
         // back.
         lists.clear();
         lists.members.get_mut(new).unwrap().stamp = clock.now();

@@ -1,69 +1,73 @@
-//! `Memory`: a lossy memory of recent evictions, with their classes.
+//! `Memory`: a memory of recent evictions, with the classes of the evicted blocks. It may lose some of
+//! them.
 //!
-//! The memory contains ghosts (records of evicted contents) of 8 bytes, in buckets of 8. A bucket is
+//! The memory contains *ghosts* (records of evicted contents) of 8 bytes, in buckets of 8, which are
 //! one cache line. A ghost contains a mark (16 bits of the key), the class, and the time of the last
 //! use. A new ghost in a full bucket replaces the oldest one. So a ghost may be lost early, and one
-//! ghost in several thousand belongs to another content. That is acceptable, because the memory is for
-//! statistics, not for the identity of contents. In every chain, one block in [`EVERY`] is remembered
-//! and represents its neighbours, because the blocks of a request are used together. So the memory
-//! covers four times as many evictions.
+//! ghost in several thousand is found for another content. That is acceptable, because the memory
+//! serves only statistics.
+//!
+//! In every chain, only one block in [`EVERY`] has a ghost, which represents its neighbours, because
+//! the blocks of a request are used together. So the memory covers four times as many evictions.
 //!
 //! *Neighbours.* A ghost also contains marks of 2 bits of the next blocks of its chain that were
-//! evicted just before it. They show whether a block was in that chain. A new block after a cached
-//! prompt, such as a question about a document, has no mark in the ghost, or in two of three cases a
-//! different one. Without marks it would be taken for a block that is used again.
+//! evicted just before it. They show whether another block was in that chain. A new block after a
+//! cached prompt, such as a question about a document, has no mark in the ghost, or in two of three
+//! cases a different one. Without marks it would be mistaken for a block that is used again.
 //!
 //! *Batches.* Access to the line of a ghost is a cache miss. So ghosts are collected until there are
 //! [`BATCH`] of them, or until the memory is read. Then all their lines are fetched at once. The lines
 //! for the contents of one call are also fetched at once ([`Memory::prefetch`]).
 //!
-//! Costs: one cache line per eviction or admission that is remembered. 7 bytes per block of the pool.
-//! In small pools a ghost would be replaced soonest, so they have up to four times as many ghosts,
-//! which is at most 0.11 MB more.
+//! Costs: one cache line per remembered eviction or admission, and 7 bytes per block of the pool.
+//! Because small pools would replace ghosts soonest, they have up to four times as many ghosts, which
+//! take at most 0.11 MB more.
 
 use super::class::CLASSES;
 use crate::slots::mixed;
 use kvpool::parts::try_reserve;
 use kvpool::{Content, PoolError};
 
-/// One block in this number is remembered. These are the blocks with a depth that is a multiple of it.
+/// One block of a chain in this number has a ghost: each block whose depth is a multiple of it.
 pub(super) const EVERY: u32 = 4;
-/// The number of ghosts that are stored at once.
+/// The number of ghosts that are collected before they are stored.
 const BATCH: usize = 16;
-/// The number of ghosts per bucket.
 const WAYS: usize = 8;
-/// The number of ghosts per block of the pool: 7/8.
+/// The number of ghosts per block of the pool, as a fraction.
 const SHARE: (usize, usize) = (7, 8);
-/// A threshold in ghosts, which is the number of a pool of 64 k blocks, and a maximum factor. A pool
-/// with fewer ghosts than the threshold gets the geometric mean of its own number and the threshold,
-/// but at most its own number times the factor. Both constants were chosen on the traces that the
-/// policy is tuned on. A factor of 4 up to 16 k blocks with 57,344 in larger pools was worse where LRU
-/// is best, in caches of at least a fifth of a workload. Thresholds of 28,672 or 40,960 were worse
-/// where loops and scans come back late.
+/// A threshold (the number of ghosts in a pool of 64 k blocks) and a largest factor. A pool with fewer
+/// ghosts than the threshold gets the geometric mean of its own number and the threshold, but at most
+/// its own number times the factor.
+///
+/// Both constants were chosen on the traces on which the policy is tuned. A factor of 4 in pools of up
+/// to 16 k blocks, with 57,344 ghosts in all larger pools, was worse where LRU is best: in caches of at
+/// least a fifth of a workload. Thresholds of 28,672 or 40,960 were worse where loops and scans return
+/// late.
 const SMALL_POOL: (usize, usize) = (57_344, 4);
 
-/// A record of an evicted content.
+/// A ghost: the record of an evicted content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ghost {
     mark: u16,
-    /// The class in the low bits. The higher bits contain the marks of the next blocks of the chain,
-    /// the nearest one lowest. [`GAP`] for an empty slot.
+    /// The class, in the low bits. The higher bits contain the marks of the next blocks of the chain,
+    /// that of the nearest block lowest. [`GAP`] means an empty slot.
     what: u16,
-    /// The time of its last use.
+    /// The time of the content's last use, in ticks.
     pub(super) stamp: u32,
 }
 
 const GAP: u16 = u16::MAX;
-/// The start of the ranks of slots that are free for a new ghost. They are higher than all ages.
+/// The slot with the highest rank gets a new ghost. An occupied slot has the age of its ghost as its
+/// rank, and an empty slot this rank, which is higher than all ages.
 const FREE: u64 = 1 << 32;
 const SAME: u64 = 1 << 33;
 const NO_GHOST: Ghost = Ghost { mark: 0, what: GAP, stamp: 0 };
-/// The number of bits of a class, and of a neighbour's mark.
+/// The number of bits that a class takes in a ghost.
 const CLASS: u32 = 10;
 const NEIGHBOUR: u32 = 2;
 const _: () = assert!(CLASSES < (1 << CLASS) && CLASS + (EVERY - 1) * NEIGHBOUR <= 16);
 
-/// The mark of a neighbour, 1 to 3. 0 means none.
+/// Returns the mark of a neighbour in a ghost, 1 to 3. A mark of 0 means no neighbour.
 const fn small_mark(key: u64) -> u16 {
     (key % 3) as u16 + 1
 }
@@ -73,11 +77,12 @@ impl Ghost {
         self.what & ((1 << CLASS) - 1)
     }
 
-    /// Whether this ghost, whose content is at `depth`, also represents `neighbour`.
+    /// Whether this ghost, whose content had the depth `depth`, also represents the content
+    /// `neighbour`.
     pub(super) const fn represents(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
-            // In stream form, which starts from the deep end, a use of the deeper block implies a use
-            // of this one.
+            // In stream form, the deeper block of a chain is used first. Its use implies a use of this
+            // block.
             return depth - neighbour.depth < EVERY;
         }
         let behind = neighbour.depth - depth;
@@ -86,30 +91,31 @@ impl Ghost {
     }
 }
 
-/// A ghost that is not yet stored: its key, its class and marks, and the time of its last use.
+/// A ghost that is collected, but not stored yet: its key, its class with marks, and the time of its
+/// last use.
 type Waiting = (u64, u16, u32);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     ghosts: Vec<[Ghost; WAYS]>,
-    /// The ghosts that are not yet stored: the first `num_waiting` entries.
+    /// The ghosts that are collected, but not stored yet. Only the first `num_waiting` entries are
+    /// valid.
     waiting: [Waiting; BATCH],
     num_waiting: usize,
-    /// The depth of the last evicted content, its mark, and the marks of the blocks after it. Used only
-    /// if that content has no ghost of its own.
+    /// The depth of the last evicted content, and its mark with the marks of the blocks after it. Used
+    /// only if that content gets no ghost of its own.
     neighbours: (u32, u16),
 }
 
 impl Memory {
-    /// The bucket and the mark of a key.
+    /// Returns the bucket for the ghost of a key, and the mark of the key.
     fn place(&self, key: u64) -> (usize, u16) {
         let mixed = mixed(key);
         let bucket = ((mixed >> 32) * self.ghosts.len() as u64) >> 32;
         (bucket as usize, mixed as u16)
     }
 
-    /// Fetches the cache lines of those of `contents` that may be remembered, so that later lookups hit
-    /// the CPU cache.
+    /// Loads the cache lines for the ghosts of `contents` in advance.
     #[inline]
     pub(super) fn prefetch(&self, contents: impl Iterator<Item = Content>) {
         let remembered = contents.filter(|content| content.depth.is_multiple_of(EVERY));
@@ -122,7 +128,7 @@ impl Memory {
         std::hint::black_box(keys.fold(0, |read, key| read ^ line(key)));
     }
 
-    /// Returns and removes the ghost of `key`. Call [`Self::settle`] first.
+    /// Removes and returns the ghost of `key`. The caller first has to call [`Self::settle`].
     pub(super) fn take(&mut self, key: u64) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let found =
@@ -130,8 +136,8 @@ impl Memory {
         Some(std::mem::replace(found, NO_GHOST))
     }
 
-    /// Records the eviction of `content`, or only its mark for a neighbour's ghost. Returns whether the
-    /// batch is full, so that [`Self::settle`] is due.
+    /// Records the eviction of `content`, as a ghost or as a mark in the ghost of a neighbour. Returns
+    /// whether enough ghosts are collected, so that the caller has to call [`Self::settle`].
     #[inline]
     pub(super) fn push(&mut self, content: Content, class: u16, stamp: u32) -> bool {
         let (depth, marks) = self.neighbours;
@@ -148,7 +154,7 @@ impl Memory {
         self.num_waiting == BATCH
     }
 
-    /// Stores the collected ghosts. Calls `lost` with each ghost that was replaced.
+    /// Stores the collected ghosts. Calls `lost` with each older ghost that was replaced.
     pub(super) fn settle(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
         let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
         let waiting = &waiting[..count];
@@ -161,8 +167,8 @@ impl Memory {
     fn replace(&mut self, key: u64, what: u16, stamp: u32, now: u32) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let ghosts = self.ghosts.get_mut(bucket)?;
-        // The new ghost replaces an older ghost of the same content, else it takes an empty slot, else
-        // it replaces the oldest ghost. Among equals, the first slot is used.
+        // A new ghost replaces an older ghost of the same content, or else takes an empty slot. If all
+        // slots are used, it replaces the oldest ghost. Among equals, it takes the first slot.
         let rank = |ghost: &Ghost| match ghost {
             Ghost { what: GAP, .. } => FREE,
             ghost if ghost.mark == mark => SAME,
@@ -177,18 +183,16 @@ impl Memory {
         (victim_rank < FREE).then_some(before)
     }
 
-    /// The capacity: the maximum number of ghosts.
     pub(super) fn len(&self) -> usize {
         self.ghosts.len() * WAYS
     }
 
-    /// The ghosts in every `step`th slot. The first sampled slot depends on `turn`.
+    /// Returns the ghosts in every `step`th slot. The first slot depends on `turn`.
     pub(super) fn sample(&self, turn: usize, step: usize) -> impl Iterator<Item = Ghost> {
         let places = (turn % step..self.len()).step_by(step);
         places.map(|place| self.ghosts[place / WAYS][place % WAYS]).filter(|ghost| ghost.what != GAP)
     }
 
-    /// Removes all ghosts. O(ghosts).
     pub(super) fn clear(&mut self) {
         self.ghosts.fill([NO_GHOST; WAYS]);
         (self.neighbours, self.num_waiting) = ((0, 0), 0);
@@ -206,8 +210,8 @@ impl Memory {
         try_reserve(&mut self.ghosts, Self::buckets_for(capacity))
     }
 
-    /// Grows to a pool of `capacity` blocks, after [`Self::reserve`]. Removes all ghosts if the number
-    /// of buckets grows, because keys then map to other buckets.
+    /// Grows to a pool of `capacity` blocks, after [`Self::reserve`]. If the number of buckets grows,
+    /// all ghosts are removed, because keys then belong to other buckets.
     pub(super) fn grow(&mut self, capacity: usize) {
         let buckets = Self::buckets_for(capacity);
         if buckets > self.ghosts.len() {
@@ -228,7 +232,7 @@ mod tests {
         memory
     }
 
-    /// Stores a ghost at once. Returns the ghost that it replaced.
+    /// Adds one ghost and stores it. Returns the ghost that it replaced.
     fn push(memory: &mut Memory, content: Content, class: u16, stamp: u32, now: u32) -> Option<Ghost> {
         memory.push(content, class, stamp);
         let mut made_room = None;
@@ -236,7 +240,6 @@ mod tests {
         made_room
     }
 
-    /// The first block of a chain.
     fn head(key: u64) -> Content {
         Content { key, depth: 0 }
     }
@@ -295,8 +298,8 @@ mod tests {
         );
     }
 
-    /// Regression test. A sample with an even step contained only some of the slots of all buckets.
-    /// With a step of 56 it estimated 107,296 ghosts instead of 38,188.
+    /// Regression test: a sample with an even step saw only some of the slots of each bucket. With a
+    /// step of 56 it estimated 107,296 ghosts instead of 38,188.
     #[test]
     fn a_sample_estimates_the_number_of_ghosts() {
         for capacity in [1 << 17, 75_000, 90_000] {
@@ -313,7 +316,8 @@ mod tests {
         }
     }
 
-    /// A batch has the same result as single ghosts, and replaces the same ghosts.
+    /// Ghosts that are stored together have the same result as ghosts that are stored one by one, and
+    /// replace the same ghosts.
     #[test]
     fn a_batch_of_ghosts_equals_single_ghosts() {
         let (mut one_by_one, mut together) = (of(50), of(50));

@@ -70,43 +70,44 @@ use states::{Entry, State, States, UNKNOWN};
 use table::Table;
 use tails::{Run, Tails};
 
-/// Worths are learned again after the larger of `LEARN` releases and a capacity divided by
-/// `LEARN_PER_CAPACITY`.
+/// Worths are learned again after the larger of two numbers of releases: `LEARN`, and the pool's number
+/// of blocks divided by `LEARN_PER_CAPACITY`.
 const LEARN: u64 = 4096;
 const LEARN_PER_CAPACITY: u64 = 8;
-/// The number of blocks, and the number of ghosts, whose ages are sampled each time that worths are
+/// About this number of blocks, and this number of ghosts, are sampled each time that worths are
 /// learned.
 const SAMPLE: usize = 1024;
-/// The half-life of the counts, in capacities of releases, and its limits, in releases.
+/// The counts are halved after this number, times the pool's number of blocks, of releases, but within
+/// `HALF_LIFE_LIMITS` (in releases).
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
-/// Returns the step between the sampled positions of `len` positions. The step is odd. Buckets of
-/// ghosts fill from the front, requests have typical lengths, and both lengths are often powers of two.
-/// A step with a common factor would always sample the same positions of each, and so count some
-/// classes many times and others never.
+/// Returns the step between sampled positions, if there are `len` positions. The step is odd, because
+/// ghosts fill their buckets from the front, requests have typical lengths, and these lengths are often
+/// powers of two. If the step had a factor in common with them, the sample would always see the same
+/// positions, and so count some classes many times and others never.
 const fn sample_step(len: usize) -> usize {
     (len / SAMPLE) | 1
 }
 
 const NO_VICTIM: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
-/// The state of a block before and after a call. Most blocks of a request are in the same state, so the
+/// The states of a block before and after a call. Most blocks of a request have the same state, so the
 /// result for one block is reused for the next.
 #[derive(Clone, Copy, Debug)]
 struct CachedStep {
     before: State,
     after: State,
-    /// For a hit: the bin of its age.
+    /// For a hit: the bin of the age that the block had.
     bin: usize,
 }
 
-/// A value that equals the state of no block.
+/// A value that matches no block.
 const NO_CACHED_STEP: CachedStep =
     CachedStep { before: State { class: class::NO_CLASS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
-/// The `hazard` policy: evicts the block that is least likely to be used again soon, from the reuse
-/// times of its class.
+/// The `hazard` policy: evicts the block that is least likely to be used again soon, according to
+/// earlier reuse in its class.
 ///
 /// ```
 /// use kvpool::Policy;
@@ -117,28 +118,28 @@ const NO_CACHED_STEP: CachedStep =
 /// ```
 #[derive(Clone, Debug)]
 pub struct Hazard {
-    /// The state of each block, and one list per class of its idle blocks, oldest first.
+    /// The state of each block. For each class, its idle blocks are on one list, oldest first.
     lists: BlockLists<States>,
     clock: Clock,
     table: Table,
     tails: Tails,
     memory: Memory,
-    /// The time at which the tails were ranked.
+    /// The time at which `tails` computed the ranks of classes.
     ranked: u32,
-    /// The share feature of the current release: the range of the part of its prompt that was cached
-    /// before.
+    /// The share feature of the request whose blocks are now released: the range of the part of its
+    /// prompt that was cached before.
     share: u16,
-    /// The last victim, its class and its age, for explanations. Kept until the next admission.
+    /// The last victim, its class and its age, until the next admission. Explanations show them.
     gone: (BlockId, u16, u32),
-    /// The depth and the ghost of the last block for which a ghost was looked up; `None` if there was
-    /// no ghost.
+    /// The depth and the ghost of the last content for which a ghost was looked up. `None` if it had no
+    /// ghost.
     found: Option<(u32, Ghost)>,
-    /// The last block that was hit, and the last block of the current release.
+    /// The states of the last block that was hit.
     hit: CachedStep,
     returned: CachedStep,
     released: u64,
     learned: u64,
-    /// The number of releases at which worths are learned again.
+    /// The number of releases at which worths are learned next.
     learns: u64,
     decayed: u64,
 }
@@ -179,7 +180,6 @@ impl Hazard {
         self.lists.members.get(block).copied()
     }
 
-    /// Sets the state of `block`, which is on no list.
     #[inline]
     fn set(&mut self, block: BlockId, state: State) {
         if let Some(before) = self.lists.members.get_mut(block) {
@@ -187,7 +187,8 @@ impl Hazard {
         }
     }
 
-    /// Resets the counts and removes all ghosts, because the length of a tick has changed.
+    /// Restarts the learning, because the meaning of a tick has changed: removes all counts and all
+    /// ghosts.
     fn restart(&mut self) {
         self.table.clear();
         self.memory.clear();
@@ -197,20 +198,21 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Removes `block` from its list, if it is on one. Most blocks are not.
+    /// Removes `block` from the list of its class. Most blocks are on no list. Returns whether it was
+    /// on one.
     #[inline]
     fn unlist(&mut self, block: BlockId) -> bool {
         self.lists.list_of(block).is_some() && self.take_off(block)
     }
 
-    /// Removes `block` from its list. Marks the class as changed, because the block may have been its
-    /// oldest or newest one.
+    /// Removes `block` from the list of its class. The class may need a new rank, because the block may
+    /// have been its oldest or newest one.
     fn take_off(&mut self, block: BlockId) -> bool {
         let list = self.lists.remove(block);
         list.inspect(|&list| self.tails.change(list as u16)).is_some()
     }
 
-    /// Adds `block` as the last of a class.
+    /// Makes `block` the newest block of the class in `state`.
     fn put_last(&mut self, block: BlockId, state: State) {
         self.unlist(block);
         self.set(block, state);
@@ -218,7 +220,6 @@ impl Hazard {
         self.lists.push_back(state.class.into(), block);
     }
 
-    /// Stores the ghosts that were collected.
     fn settle(&mut self) {
         let Self { memory, table, clock, .. } = self;
         memory.settle(clock.now(), |lost| {
@@ -226,8 +227,8 @@ impl Hazard {
         });
     }
 
-    /// Returns the ghost of a content, or the ghost of a neighbour in the chain that represents the
-    /// content. Counts the reuse.
+    /// Returns the ghost of a content, or the ghost that represents it because it is a neighbour in the
+    /// chain. A reuse is counted for the ghost of the content itself.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
             let holds = |&(depth, ghost): &(u32, Ghost)| ghost.represents(depth, content);
@@ -241,15 +242,14 @@ impl Hazard {
         ghost
     }
 
-    /// Counts the idle blocks and the ghosts by a sample, and learns new worths from all counts.
+    /// Counts the idle blocks and the ghosts in a sample, and computes new worths from all counts.
     fn learn(&mut self) {
         self.table.begin_sample();
         let turn = (self.released / LEARN) as usize;
         let states = &self.lists.members;
         let step = sample_step(states.len());
         let blocks = (turn % step..states.len()).step_by(step).map(|block| BlockId::new(block as u32));
-        // Blocks that were set aside because they have children are counted like the blocks on the
-        // lists.
+        // The sample includes blocks that were set aside because they have children.
         for state in blocks.filter_map(|block| states.get(block)).filter(|state| class::is_class(state.class))
         {
             self.table.wait(state.class, age::bin(self.clock.age(state.stamp)), step as u32);
@@ -262,8 +262,8 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Pops the next block at the end of the class from which the last victim came, if both blocks have
-    /// the same stamp. If nothing else has changed, that block still has the lowest rank.
+    /// Removes and returns the next block of the class of the last victim, at the same end, if it has
+    /// the same stamp. If nothing else has changed, this block has the lowest rank.
     #[inline]
     fn pop_same_run(&mut self) -> Option<BlockId> {
         let Run { class, stamp, oldest } = self.tails.run()?;
@@ -272,13 +272,12 @@ impl Hazard {
         self.lists.pop_if(class.into(), oldest, has_state)
     }
 
-    /// Returns the candidate of a class with the lowest rank.
+    /// Returns which end of a class (oldest or newest block) has the lower rank.
     fn least(&mut self, class: u16) -> Option<Run> {
         let mut ends = Ends { lists: &self.lists, clock: self.clock, table: &mut self.table };
         ends.least(class).map(|(_, run)| run)
     }
 
-    /// Pops the block with the lowest rank of all classes.
     #[inline(never)]
     fn pop_least(&mut self) -> Option<BlockId> {
         if self.ranked != self.clock.now() {
@@ -292,7 +291,7 @@ impl Hazard {
         Some(victim)
     }
 
-    /// Returns the new state of an idle block that is hit. The bin of its age is in `self.hit`.
+    /// Returns the state of an idle block after a hit, and stores the bin of its age in `self.hit`.
     #[inline]
     fn hit_of(&mut self, before: State) -> State {
         let stamp = self.clock.now();
@@ -304,7 +303,7 @@ impl Hazard {
         self.hit.after
     }
 
-    /// Returns the new state of a block that is released.
+    /// Returns the state of a block after its release.
     #[inline]
     fn released_as(&mut self, before: State) -> State {
         let stamp = self.clock.now();
@@ -315,7 +314,7 @@ impl Hazard {
         self.returned.after
     }
 
-    /// Counts released blocks, and learns if the number of releases has reached the next learning.
+    /// Counts released blocks. If enough blocks were released since the last time, computes new worths.
     #[inline]
     fn count_released(&mut self, blocks: u64) {
         self.released += blocks;
@@ -324,12 +323,12 @@ impl Hazard {
         }
     }
 
-    /// Sets the number of releases at which worths are learned again.
+    /// Computes the number of releases at which worths are learned next.
     fn set_learns(&mut self) {
         self.learns = self.learned + (self.capacity() as u64 / LEARN_PER_CAPACITY).max(LEARN);
     }
 
-    /// Learns new worths, and halves the old counts if a half-life has passed.
+    /// Computes new worths. If a half-life has passed, halves the counts first.
     #[cold]
     fn tick(&mut self) {
         self.settle();
@@ -355,7 +354,7 @@ impl Policy for Hazard {
     }
 
     fn signal(&mut self, block: BlockId, signal: Signal) {
-        // An idle block keeps its class.
+        // A signal does not change an idle block, which keeps its class.
         if self.lists.list_of(block).is_none()
             && let Some(state) = self.lists.members.get_mut(block)
         {
@@ -400,10 +399,10 @@ impl Policy for Hazard {
 
     fn hit(&mut self, block: BlockId) {
         self.unlist(block);
-        // A hit starts another prompt: a ghost found for an earlier prompt does not apply to its
-        // blocks.
+        // A hit begins another prompt. A ghost that was found for an earlier prompt does not represent
+        // its blocks.
         self.found = None;
-        // If the block is already in use, several requests use it at the same time. That is not a
+        // A block without a class is in use: several requests use it at the same time. That is not a
         // reuse.
         if let Some(before) = self.state(block).filter(|state| class::is_class(state.class)) {
             let after = self.hit_of(before);
@@ -492,8 +491,8 @@ impl Policy for Hazard {
 
     fn take(&mut self, block: BlockId) {
         self.unlist(block);
-        // The limit of a tenant or a wrapper removes the block, not this policy. So the time that the
-        // block has waited is not counted.
+        // A tenant's limit or a wrapper removes the block, not this policy. So the time for which the
+        // block was idle is not counted.
         if let Some(state) = self.state(block).filter(|state| class::is_class(state.class)) {
             self.set(block, State { class: class::NO_SIGNAL, ..state });
         }
@@ -505,8 +504,8 @@ impl Policy for Hazard {
         {
             let class = class::learned(state.class);
             self.lists.push_front(class.into(), block);
-            // The last victim was a child of this block and had the same class and stamp. So this block
-            // ranks no higher, and the class still has the lowest rank.
+            // The last victim was a child of this block, with the same class and stamp. So the block
+            // that is put back now has no higher rank, and the class still has the lowest rank.
             let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));
             let next = if alike.is_some_and(|run| !run.oldest) { self.least(class) } else { alike };
             match next {

@@ -1,7 +1,6 @@
 //! `States`: the state of each block, and its links in the list of its class.
 //!
-//! There is one entry of 16 bytes per block. An idle block is on the list of its class. The number of a
-//! list is the number of its class.
+//! An idle block is on the list whose number is that of its class.
 //!
 //! Invariant: a block on a list has a class. A block with a class that is on no list was set aside,
 //! because it has children.
@@ -13,22 +12,22 @@ use crate::block_lists::Members;
 use kvpool::parts::{Link, Links, try_reserve};
 use kvpool::{BlockId, PoolError};
 
-/// The state of a block.
+/// The data that the policy stores of a block, apart from its links.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// The time of the last release. If the block is held, it is the time of the last use.
+    /// The time of the last release, in ticks. For a block in use, the time of the last use.
     pub(super) stamp: u32,
-    /// The class at its last release. For a block in use, the encoded signal of the request that will
+    /// The class of an idle block. For a block in use, the code of the signal of the request that will
     /// release it.
     pub(super) class: u16,
     pub(super) history: History,
 }
 
-/// The state of a block that has no content.
+/// The state of a block without content.
 pub(super) const UNKNOWN: State = State { stamp: 0, class: class::NO_SIGNAL, history: History::NEW };
 
-/// Compares two states as one number each, because the policy compares states to find runs of equal
-/// blocks, and has to be fast.
+/// Compares two states as one number each. The comparison has to be fast, because the policy makes it
+/// for each block of a request.
 impl PartialEq for State {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -49,24 +48,23 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// The entries, indexed by block.
+/// For each block, its state and its links.
 #[derive(Clone, Debug, Default)]
 pub(super) struct States(Vec<Entry>);
 
 impl States {
-    /// The number of entries, the null block included.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the state of a block; `None` for the null block.
+    /// Returns the state of a block. `None` for the null block, and for a block that does not exist.
     #[inline]
     pub(super) fn get(&self, block: BlockId) -> Option<&State> {
         self.0.get(block.index()).filter(|_| !block.is_null()).map(|entry| &entry.state)
     }
 
-    /// Returns the state of a block for changes; `None` for the null block. The caller must not change
-    /// the class of a block on a list.
+    /// Returns the state of a block for changes. `None` for the null block, and for a block that does
+    /// not exist. The caller must not change the class of a block on a list.
     #[inline]
     pub(super) fn get_mut(&mut self, block: BlockId) -> Option<&mut State> {
         self.entry_mut(block).map(|entry| &mut entry.state)
@@ -77,7 +75,6 @@ impl States {
         self.0.get_mut(block.index()).filter(|_| !block.is_null())
     }
 
-    /// Iterates over all states.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut State> {
         self.0.iter_mut().map(|entry| &mut entry.state)
     }
@@ -109,8 +106,8 @@ impl Members for States {
 
     #[inline]
     fn note(&mut self, id: u32, list: Option<usize>) {
-        // A block that leaves a list keeps its class. When the block is used again, the policy counts
-        // the reuse for that class.
+        // A block that leaves a list keeps its class, because the next use of the block counts as a
+        // reuse in this class.
         let entry = self.0.get_mut(id as usize).filter(|entry| entry.link.is_linked());
         if let (Some(entry), Some(list)) = (entry, list) {
             entry.state.class = list as u16; // below CLASSES

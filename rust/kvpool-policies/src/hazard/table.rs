@@ -1,10 +1,14 @@
 //! `Table`: counts the reuse of each class, and computes from it the worth of a block of the class at
 //! any age.
 //!
-//! There are three counts for each class and bin of age. *Events* are blocks that were used again at
-//! that age. *Lost* are ghosts of that age that were replaced. *Waiting* are the blocks that have that
-//! age now, as a mean over samples in which recent samples have the largest weight. Events and losses
-//! are halved periodically.
+//! There are three counts for each class and range of ages (bin):
+//!
+//! - *Events* are blocks that were used again at an age in this range.
+//! - *Lost* are ghosts (records of evicted blocks) of this age that were replaced.
+//! - *Waiting* are the blocks that now have this age, as a mean over samples in which recent samples
+//!   have the largest weight.
+//!
+//! Events and losses are halved periodically.
 //!
 //! ```text
 //! exposure of a bin  = events in it and later + waiting and lost later + half of those in it
@@ -14,50 +18,49 @@
 //!                      P(used again by then) / E(time held until then or until the use)
 //! ```
 //!
-//! The exposure is computed as in actuarial tables. Blocks that were evicted early are part of it as
-//! long as they are remembered, because otherwise early eviction would hide long gaps. The worth is the
-//! Gittins index of a block that is held until its best horizon, in expected hits per tick. Before
-//! anything is learned, the worth falls with age, equally for all classes, so the order is LRU.
+//! The exposure is computed as in actuarial tables. It includes blocks that were evicted early, as long
+//! as they are remembered, because otherwise early eviction would hide long gaps. The worth is the
+//! Gittins index of a block: the expected hits per tick if it is kept for the best duration. Before
+//! anything is learned, the worth falls with age in the same way for all classes, so the order is LRU.
 //!
-//! [`Table::learn`] learns the hazards of all classes together and of families. The worths of a class
+//! [`Table::learn`] computes the hazards of all classes together and of families. The worths of a class
 //! are computed when they are first needed after that, because most classes have no block to evict.
 //!
-//! Costs: an event is one addition. [`Table::learn`] takes O(classes seen x bins). The computation of
-//! the worths of a class takes O(bins). 16 bytes per class and bin.
+//! Costs: an event is one addition. [`Table::learn`] takes O(classes with counts x bins). Computing the
+//! worths of a class takes O(bins). 16 bytes per class and bin.
 
 use super::age::{BINS, LOG_WIDTHS, bin, start};
 use super::class::{CLASSES, FAMILIES, family};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The amount that one block adds to a count.
+/// The amount by which one block raises a count.
 const ONE: u32 = 16;
-/// The weight of the hazard of all classes as a prior for each family, and of a family's hazard as a
-/// prior for each of its classes. It equals a hundred blocks.
+/// Weight of the prior hazards: those of all classes for each family, and those of a family for each of
+/// its classes. The weight equals a hundred blocks.
 const PRIOR: u64 = 100 * ONE as u64;
-/// The hazard of all classes before anything is learned, and its weight.
+/// The hazard of all classes before anything is learned, and its weight as a prior.
 const START: (Bins<u32>, u64) = ([(1 << HAZARD) / 100; BINS], 200);
-/// The number of fractional bits of a hazard, and of a probability.
+/// The number of fractional bits of a hazard, and (`CERTAIN`) of a probability.
 const HAZARD: u32 = 24;
 const CERTAIN: u32 = 30;
-/// The binary logarithm of the divisor of times. Times are divided so that products fit into 64 bits:
+/// The binary logarithm of the number by which times are divided, so that products fit into 64 bits:
 /// 2^30 x 2^21 ticks / 2^18.
 const SHORTER: u32 = 18;
 
-/// The worth of the newest block of a class is raised by one part in this number, so that few
-/// observations do not reverse an order.
+/// For the choice of a victim, the worth of the newest block of a class is raised by one part in this
+/// number. So few observations do not reverse the order of a class.
 const NEWER: u32 = 4;
 
 /// The latest sample of waiting blocks has a weight of one part in this number, except for the first
 /// samples. A single sample has few blocks of most classes and ages.
 const LATEST: u32 = 8;
 
-/// The worth that means one hit per tick.
+/// The unit of worths: this value means one hit per tick.
 pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
 
 type Bins<T> = [T; BINS];
 
-/// The counts of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     events: Bins<u32>,
@@ -67,16 +70,17 @@ struct Counts {
 
 const NONE: Counts = Counts { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS] };
 
-/// The worths of blocks, by age.
+/// The worth of a block of a class, by bin of ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worths {
     worths: Bins<u32>,
-    /// One bit per bin, which is set if a younger block may be worth less by one part in [`NEWER`].
+    /// One bit per bin. It is set if a younger block may be worth less, by more than one part in
+    /// [`NEWER`].
     rises: u32,
 }
 
 impl Counts {
-    /// Whether nothing was counted since the start or the last reset.
+    /// Whether all counts are 0.
     fn is_none(&self) -> bool {
         let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
         counts.fold(0, |all, count| all | count) == 0
@@ -91,19 +95,17 @@ impl Counts {
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// The counts of each class.
     counts: Vec<Counts>,
-    /// One bit per class, which is set if something may have been counted for it.
+    /// One bit per class, which is set if the class may have counts.
     seen: Classes,
     /// The number of samples of waiting blocks, at most [`LATEST`].
     samples: u32,
-    /// The hazards of each family.
     hazards: Vec<Bins<u32>>,
     /// One bit per family, which is set if more than one of its classes has counts.
     divided: u64,
-    /// The worths of each class, unless they are stale.
+    /// The worths of each class. They are not valid if the class is `stale`.
     worths: Vec<Worths>,
-    /// One bit per class, which is set if its worths have not been computed since the last learning.
+    /// One bit per class. It is set if its worths have to be computed from new hazards.
     stale: Classes,
 }
 
@@ -111,7 +113,7 @@ type Classes = [u64; CLASSES.div_ceil(64)];
 const _: () = assert!(FAMILIES <= 64, "one bit per family");
 
 impl Table {
-    /// Makes a table without counts, and allocates all its memory.
+    /// Makes a table without counts, and allocates all memory that it will need.
     pub(super) fn new() -> Result<Self, PoolError> {
         let (mut counts, mut hazards, mut worths) = (Vec::new(), Vec::new(), Vec::new());
         try_reserve(&mut counts, CLASSES)?;
@@ -132,7 +134,7 @@ impl Table {
         &mut self.counts[class]
     }
 
-    /// The classes for which something may have been counted.
+    /// Iterates over the classes that may have counts.
     fn seen(&self) -> impl Iterator<Item = usize> + use<> {
         self.seen.into_iter().enumerate().flat_map(|(at, mut bits)| {
             std::iter::from_fn(move || {
@@ -143,20 +145,20 @@ impl Table {
         })
     }
 
-    /// Counts `blocks` of a class that were used again, at an age in this bin.
+    /// Counts `blocks` blocks of a class that were used again at an age in this bin.
     #[inline]
     pub(super) fn event(&mut self, class: u16, bin: usize, blocks: u32) {
         let count = &mut self.see(class).events[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
-    /// Counts `blocks` of a class whose ghosts were lost, at an age in this bin.
+    /// Counts `blocks` blocks of a class whose ghosts were replaced at an age in this bin.
     pub(super) fn lose(&mut self, class: u16, bin: usize, blocks: u32) {
         let count = &mut self.see(class).lost[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
-    /// Starts a new sample of waiting blocks, which the caller adds with [`Self::wait`].
+    /// Starts a new sample of the blocks that wait for a use. The caller adds them with [`Self::wait`].
     pub(super) fn begin_sample(&mut self) {
         self.samples = LATEST.min(self.samples + 1);
         let latest = self.latest();
@@ -165,21 +167,20 @@ impl Table {
         }
     }
 
-    /// The weight of the latest sample is one part in this number. It is half for the second sample,
-    /// and a quarter for the next two.
+    /// Returns the divisor for the weight of the latest sample: 1 for the first sample, 2 for the
+    /// second, 4 for the next two, and then 8.
     #[inline]
     const fn latest(&self) -> u32 {
         self.samples.next_power_of_two()
     }
 
-    /// Adds `blocks` of a class to the sample, with an age in this bin.
+    /// Adds `blocks` blocks of a class to the sample. Their age is in this bin.
     pub(super) fn wait(&mut self, class: u16, bin: usize, blocks: u32) {
         let one = ONE / self.latest();
         let count = &mut self.see(class).waiting[bin];
         *count = count.saturating_add(one.saturating_mul(blocks));
     }
 
-    /// Halves all events and losses.
     pub(super) fn decay(&mut self) {
         for class in self.seen() {
             let Counts { events, lost, .. } = &mut self.counts[class];
@@ -192,7 +193,7 @@ impl Table {
         self.stale[class / 64] >> (class % 64) & 1 != 0
     }
 
-    /// Returns the worths of the blocks of a class. Computes them if they are stale.
+    /// Returns the worths of the blocks of a class. Computes them if they are not valid.
     #[inline]
     pub(super) fn worths(&mut self, class: u16) -> &Worths {
         let class = usize::from(class);
@@ -203,7 +204,7 @@ impl Table {
         &self.worths[class]
     }
 
-    /// Like [`Self::worths`], without storing the result.
+    /// Like [`Self::worths`], but does not store the result.
     pub(super) fn worths_now(&self, class: u16) -> Worths {
         let class = usize::from(class);
         if self.is_stale(class) { self.worked_out(class) } else { self.worths[class] }
@@ -212,14 +213,14 @@ impl Table {
     #[cold]
     fn worked_out(&self, class: usize) -> Worths {
         let hazards = &self.hazards[family(class)];
-        // If only one class of the family has counts, the class has the hazards of the family.
+        // If no other class of the family has counts, the class has the hazards of the family.
         if self.divided >> family(class) & 1 == 0 {
             return Worths::of(hazards);
         }
         Worths::of(&self.counts[class].counted().hazards(hazards, PRIOR))
     }
 
-    /// Learns from the counts, and makes all worths stale.
+    /// Computes new hazards from the counts. The worths of all classes have to be computed again.
     pub(super) fn learn(&mut self) {
         let mut families = [Counted::default(); FAMILIES];
         let mut found = 0;
@@ -243,7 +244,6 @@ impl Table {
         self.stale = [u64::MAX; _];
     }
 
-    /// Removes all counts.
     pub(super) fn clear(&mut self) {
         for class in self.seen() {
             self.counts[class] = NONE;
@@ -253,11 +253,11 @@ impl Table {
     }
 }
 
-/// Sums of counts, by bin.
+/// Sums of the counts of several classes, by bin of ages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     events: Bins<u64>,
-    /// The blocks that were lost or are waiting.
+    /// The blocks that were lost or wait for a use.
     censored: Bins<u64>,
 }
 
@@ -276,13 +276,13 @@ impl Counted {
         }
     }
 
-    /// Returns the hazards of these counts, together with `more` additional counts that have the
+    /// Returns the hazard in each bin that follows from these counts. `more` additional blocks have the
     /// hazards `prior`.
     fn hazards(&self, prior: &Bins<u32>, more: u64) -> Bins<u32> {
         let (mut hazards, mut behind) = ([0; BINS], 0);
         for bin in (0..BINS).rev() {
             let (events, censored) = (self.events[bin], self.censored[bin]);
-            // The sums have 42 bits. Only the high bits that fit beside the fraction are used.
+            // The sums have up to 42 bits. Their low bits are dropped so that they can be multiplied.
             let exposed = behind + events + censored / 2 + more;
             let less = (64 - exposed.leading_zeros()).saturating_sub(63 - HAZARD);
             hazards[bin] = hazard(
@@ -295,14 +295,14 @@ impl Counted {
     }
 }
 
-/// Returns a probability with [`HAZARD`] fractional bits. The arguments are below 2^64, because counts
-/// have 32 bits, and there are fewer than 2^10 classes.
+/// Returns `events / exposure` as a probability with [`HAZARD`] fractional bits. The arguments are
+/// below 2^64, because counts have 32 bits, and there are fewer than 2^10 classes.
 fn hazard(events: u64, exposure: u64) -> u32 {
     (events / exposure.max(1)).min(1 << HAZARD) as u32
 }
 
 impl Worths {
-    /// Returns the worth of a block in each bin that follows from these hazards.
+    /// Computes the worth of a block in each bin from the hazards of its class.
     fn of(hazards: &Bins<u32>) -> Self {
         let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
         let mut lives = 1_u64 << CERTAIN;
@@ -311,15 +311,15 @@ impl Worths {
             held[bin] = (((lives - comes[bin] / 2) << LOG_WIDTHS[bin]) >> SHORTER).max(1);
             lives -= comes[bin];
         }
-        // Works from the last bin to the first. If later bins bring more hits per tick, the cache
-        // should keep the block for them, so the horizon is after them.
+        // From the last bin to the first: if later bins bring more hits per tick, the cache should keep
+        // the block for them too, so the duration includes them.
         let (mut stretches, mut count) = ([(0, 1); BINS], 0);
         let mut worths = [0; BINS];
         for bin in (0..BINS).rev() {
             let (mut hits, mut time) = (comes[bin], held[bin]);
             while count > 0 {
                 let (more, longer) = stretches[count - 1];
-                // Compares hits per tick. The factors are below 2^30 and 2^34.
+                // This compares hits per tick without a division. The factors are below 2^30 and 2^34.
                 if more * time <= hits * longer {
                     break;
                 }
@@ -338,11 +338,10 @@ impl Worths {
         Self { worths, rises }
     }
 
-    /// Returns the worth of a block at an age, in expected hits per 2^32 ticks. The worth is
-    /// interpolated between the starts of two bins, so that the worths of two classes can cross at any
-    /// age, not only at the edges of bins. If all blocks of a bin are used again, the worth after the
-    /// bin is 0. Within the bin, the interpolated worth does not fall below half of the value at its
-    /// start.
+    /// Returns the worth of a block at an age, in expected hits per 2^32 ticks. It is interpolated
+    /// between the starts of two bins, so that the worths of two classes can cross at any age. If all
+    /// blocks of a bin are used again, the worth after the bin is 0. Within the bin, the interpolated
+    /// worth does not fall below half of the value at its start.
     #[inline]
     pub(super) fn at(&self, age: u32) -> u32 {
         let bin = bin(age);
@@ -352,15 +351,15 @@ impl Worths {
         (i64::from(from) + ((more * i64::from(age - start(bin))) >> LOG_WIDTHS[bin])) as u32
     }
 
-    /// Whether a younger block may be worth less, by one part in [`NEWER`], than one of this age.
+    /// Whether a block younger than `age` may be worth less, by more than one part in [`NEWER`].
     #[inline]
     pub(super) fn may_rise(&self, age: u32) -> bool {
-        // Between the starts of two bins, a worth is at most the larger of the two.
+        // Between the starts of two bins, a worth is at most the larger of their worths.
         self.rises >> bin(age) & 3 != 0
     }
 }
 
-/// The raised worth of the newest block of a class, if its own worth is `worth`.
+/// Returns the raised worth of the newest block of a class, whose own worth is `worth`.
 #[inline]
 pub(super) const fn newer(worth: u32) -> u32 {
     worth.saturating_add(worth / NEWER)
@@ -380,7 +379,7 @@ mod tests {
         let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
-        // Rounding errors are tolerated.
+        // The comparison tolerates rounding errors.
         assert!(first.windows(2).all(|two| two[0] + two[0] / 64 >= two[1]), "{first:?}");
     }
 
@@ -402,7 +401,7 @@ mod tests {
         assert!(worth(&mut table, 2, 12) < worth(&mut table, 2, 0), "the worth falls after that age");
     }
 
-    /// If `may_rise` is false, no younger block is worth less by a quarter.
+    /// If `may_rise` is false for an age, no younger block is worth less by a quarter.
     #[test]
     fn may_rise_is_true_wherever_a_younger_block_is_worth_less() {
         let mut table = Table::new().unwrap();

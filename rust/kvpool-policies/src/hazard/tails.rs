@@ -1,30 +1,29 @@
-//! `Tails`: finds the class that has the next victim.
+//! `Tails`: finds the class whose block is evicted next.
 //!
-//! The rank of a class is the rank of its candidate for eviction. This type stores the rank of each
-//! class, and the lowest rank of each group of 32 classes. While only the class of the last victim has
-//! changed, its next candidate is compared with the lowest rank of all other classes. If nothing has
-//! changed except for the eviction of that victim, the next block at the same end of its class is
-//! considered first. If it has the same stamp, it is evicted without any comparison.
+//! The rank of a class is the rank of the block that it would evict. This type stores the rank of each
+//! class, and the lowest rank of each group of 32 classes. If only the class of the last victim has
+//! changed, its new rank is compared with the lowest rank of all other classes. If nothing has changed
+//! except that this victim was evicted, the next block at the same end of its class is considered
+//! first. If it has the same stamp, it is evicted without any comparison.
 //!
-//! Costs: [`Tails::next`] takes one comparison for the class of the last victim. Otherwise it takes 32
-//! per group with a changed class, plus 64 and one per group. 8 bytes per class.
+//! Costs: [`Tails::next`] makes one comparison if only the class of the last victim has changed.
+//! Otherwise it makes 32 per group with a changed class, plus 64 and one per group. 8 bytes per class.
 
 use super::class::CLASSES;
 
-/// The number of classes in a group.
 const GROUP: usize = 32;
 const GROUPS: usize = CLASSES.div_ceil(GROUP);
 const _: () = assert!(GROUPS <= 32, "one bit per group");
 
-/// The rank of a class without blocks.
 const EMPTY: u64 = u64::MAX;
 
-/// A run of victims that need no comparison: the blocks at one end of a class with the same stamp.
+/// The blocks at one end of a class that have the same stamp. After the first of them, the others are
+/// evicted without a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) class: u16,
     pub(super) stamp: u32,
-    /// Whether the blocks are the oldest or the newest of the class.
+    /// Whether the blocks are the oldest of the class, or the newest.
     pub(super) oldest: bool,
 }
 
@@ -32,22 +31,23 @@ pub(super) struct Run {
 pub(super) struct Tails {
     ranks: Box<[[u64; GROUP]; GROUPS]>,
     lowest: [u64; GROUPS],
-    /// One bit per class, which is set if the class has a rank.
+    /// One bit per class, which is set if the class has a stored rank.
     ranked: [u32; GROUPS],
-    /// One bit per class, which is set if the blocks of the class, and so perhaps its rank, have
+    /// One bit per class. It is set if blocks of the class have changed, so that its rank may have
     /// changed.
     changed: [u32; GROUPS],
     /// One bit per group, which is set if one of its classes has changed.
     groups: u32,
-    /// The class of the last victim.
+    /// The class that had the lowest rank at the last eviction.
     first: usize,
-    /// The lowest rank of all other classes, except for those that have changed.
+    /// The lowest rank of all other classes, not counting those that have changed.
     second: u64,
-    /// The run of the last victim, if nothing but its eviction has changed.
+    /// The blocks to which the last victim belonged. `None` if anything but its eviction has changed.
     run: Option<Run>,
 }
 
-/// Returns the lowest rank, its position, and the lowest rank of the others. Ties go to the first.
+/// Returns the lowest rank, its index, and the lowest of the other ranks. Of equal ranks, the first one
+/// counts.
 fn two_lowest(ranks: &[u64]) -> (u64, usize, u64) {
     ranks.iter().enumerate().fold((EMPTY, 0, EMPTY), |(lowest, at, second), (place, &rank)| {
         if rank < lowest { (rank, place, lowest) } else { (lowest, at, second.min(rank)) }
@@ -68,7 +68,7 @@ impl Tails {
         }
     }
 
-    /// Records that the blocks of a class have changed.
+    /// Records that the rank of a class may have changed.
     #[inline]
     pub(super) const fn change(&mut self, class: u16) {
         let (group, class) = (class as usize / GROUP, class as usize % GROUP);
@@ -77,20 +77,20 @@ impl Tails {
         self.run = None;
     }
 
-    /// Records the eviction of a victim of this run.
+    /// Records that one of these blocks was evicted.
     #[inline]
     pub(super) const fn record_eviction(&mut self, run: Run) {
         self.change(run.class);
         self.run = Some(run);
     }
 
-    /// The current run, if the next victim may be one of its blocks.
+    /// Returns the blocks to which the next victim may belong without a comparison.
     #[inline]
     pub(super) const fn run(&self) -> Option<Run> {
         self.run
     }
 
-    /// Marks every class that has a rank as changed.
+    /// Records that the rank of every class may have changed.
     pub(super) fn change_all(&mut self) {
         for group in 0..GROUPS {
             self.changed[group] |= self.ranked[group];
@@ -99,8 +99,9 @@ impl Tails {
         self.run = None;
     }
 
-    /// Returns the candidate with the lowest rank; ties go to the first class. `least` returns the
-    /// candidate of a class, and its rank.
+    /// Returns which end of which class (its oldest or its newest block) has the lowest rank. Of equal
+    /// ranks, that of the first class counts. `least` returns the rank of a class, and the end that has
+    /// this rank.
     #[inline]
     pub(super) fn next<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) -> Option<B> {
         let (group, class) = (self.first / GROUP, self.first % GROUP);
@@ -115,7 +116,7 @@ impl Tails {
         least(self.first as u16).map(|(_, victim)| victim)
     }
 
-    /// Ranks the classes that have changed, and finds the lowest rank.
+    /// Computes the ranks of the classes that have changed, and finds the lowest rank.
     fn rank<B>(&mut self, mut least: impl FnMut(u16) -> Option<(u64, B)>) {
         while self.groups != 0 {
             let group = self.groups.trailing_zeros() as usize;
@@ -135,13 +136,12 @@ impl Tails {
         (self.first, self.second) = (group * GROUP + class, second.min(other));
     }
 
-    /// Whether a class has a rank, or gets one before the next eviction.
+    /// Whether a class has a stored rank, or will get one before the next eviction.
     pub(super) fn knows(&self, class: u16) -> bool {
         let (group, class) = (usize::from(class) / GROUP, usize::from(class) % GROUP);
         (self.ranked[group] | self.changed[group]) >> class & 1 == 1
     }
 
-    /// Removes all ranks, because no class has a block.
     pub(super) fn clear(&mut self) {
         *self.ranks = [[EMPTY; GROUP]; GROUPS];
         (self.lowest, self.ranked, self.changed) = ([EMPTY; GROUPS], [0; GROUPS], [0; GROUPS]);
@@ -153,8 +153,8 @@ impl Tails {
 mod tests {
     use super::*;
 
-    /// Compares with a search over all classes. Each turn changes one class, mostly that of the last
-    /// victim, or all of them.
+    /// Compares the result with a search over all classes. Each turn changes one class (mostly that of
+    /// the last victim), or all classes.
     #[test]
     fn the_lowest_rank_is_found_in_any_group() {
         let mut tails = Tails::new();

@@ -1,22 +1,22 @@
-//! `Deadlines`: the end of each block's time to live, in an indexed binary heap.
+//! `Deadlines`: the times at which the blocks' times to live end, in a binary heap.
 //!
-//! Each block has at most one deadline: the end of its time to live. Deadlines that have expired are
-//! removed from the heap, so the size of the heap is the number of running times to live.
+//! A block has at most one deadline. A deadline that has passed is removed from the heap, so the size
+//! of the heap is the number of blocks with a running time to live.
 //!
 //! Costs: O(log blocks) to set, remove or expire a deadline. 20 bytes per block.
 
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// The time of a key.
+/// Converts a key of the heap back to its time.
 fn time_of(key: u64) -> f64 {
     f64::from_bits(if key >> 63 == 1 { key & !(1 << 63) } else { !key })
 }
 
-/// The position of a block that is not in the heap.
+/// The recorded position of a block that is not in the heap.
 const OUT: u32 = u32::MAX;
 
-/// Converts a time to a key with the same order. The time must be finite.
+/// Converts a finite time to a number with the same order, which is the key in the heap.
 fn key_of(time: f64) -> u64 {
     let bits = (time + 0.0).to_bits(); // -0 and 0 are the same time
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
@@ -24,9 +24,9 @@ fn key_of(time: f64) -> u64 {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    /// A heap of (key, block), earliest first, and the lower id first among equal keys.
+    /// A heap of (key, block id). The earliest key comes first, and among equal keys the lowest id.
     heap: Vec<(u64, u32)>,
-    /// The position of each block in the heap.
+    /// The position of each block in the heap, or [`OUT`].
     places: Vec<u32>,
 }
 
@@ -47,19 +47,17 @@ impl Deadlines {
         self.places.get(block.index()).is_some_and(|&place| place != OUT)
     }
 
-    /// The deadline of `block`, if there is one.
     pub(super) fn of(&self, block: BlockId) -> Option<f64> {
         let (key, _) = *self.heap.get(self.place(block)?)?;
         Some(time_of(key))
     }
 
-    /// The place of `block` in the heap, if it is there.
     fn place(&self, block: BlockId) -> Option<usize> {
         let place = *self.places.get(block.index())? as usize;
         self.heap.get(place).filter(|&&(_, other)| other == block.get()).map(|_| place)
     }
 
-    /// Sets the deadline of `block`, and replaces an existing one. An infinite deadline becomes the
+    /// Sets the deadline of `block`, which replaces an existing one. An infinite deadline becomes the
     /// largest finite number.
     pub(super) fn set(&mut self, block: BlockId, deadline: f64) {
         let key = key_of(deadline.min(f64::MAX));
@@ -73,7 +71,6 @@ impl Deadlines {
         }
     }
 
-    /// Removes the deadline of `block`. Returns whether it had one.
     pub(super) fn end(&mut self, block: BlockId) -> bool {
         let Some(place) = self.place(block) else { return false };
         self.places[block.index()] = OUT;
@@ -97,7 +94,7 @@ impl Deadlines {
         self.places.fill(OUT);
     }
 
-    /// Updates the place of the block at this position of the heap.
+    /// Records the position of the block at this position of the heap.
     fn note(&mut self, place: usize) {
         let block = self.heap[place].1;
         if let Some(slot) = self.places.get_mut(block as usize) {
@@ -128,7 +125,7 @@ impl Deadlines {
         self.note(b);
     }
 
-    /// Checks R3 for one block. Checking all blocks checks R3 completely. O(1).
+    /// Checks invariant R3 for one block in O(1). Calls for all blocks check it completely.
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         let Some(&noted) = self.places.get(block.index()) else { return Ok(()) };
         let sound = self.place(block).map_or(noted == OUT, |place| {
@@ -136,8 +133,8 @@ impl Deadlines {
             self.heap[place.saturating_sub(1) / 2] <= self.heap[place]
                 && children.all(|child| self.heap[place] <= *child)
         });
-        // Also checks the entry at the position whose number equals the block id. There are at most as
-        // many positions as blocks, so a check of all blocks checks every position.
+        // This also checks the heap position whose number is the block id. There are at most as many
+        // positions as blocks, so calls for all blocks check every position.
         let at = self.heap.get(block.index()).map(|&(_, there)| BlockId::new(there));
         let known = at.is_none_or(|there| self.place(there) == Some(block.index()));
         let fits = self.heap.len() <= self.places.len();
@@ -148,7 +145,7 @@ impl Deadlines {
         })
     }
 
-    /// Injects a fault: changes the recorded place of a block.
+    /// Injects a fault for tests: changes the recorded position of a block.
     #[cfg(feature = "fault-injection")]
     pub(super) fn corrupt(&mut self, block: BlockId, to: u32) -> bool {
         let slot = self.places.get_mut(block.index()).filter(|slot| **slot != OUT);
@@ -171,7 +168,8 @@ mod tests {
         Pop(i8),
     }
 
-    /// The heap gets deep enough for every path up and down.
+    /// With this number of blocks, the heap has several levels, so entries move up and down on all
+    /// paths.
     const BLOCKS: u32 = 120;
 
     fn call() -> impl Strategy<Value = Call> {
@@ -188,8 +186,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a map: due blocks are returned earliest first, and by id among equal times.
-        /// Deadlines that were ended never become due.
+        /// Compares with a map. Deadlines are returned from the earliest on, and by block id among
+        /// equal times. A removed deadline is never returned.
         #[test]
         fn deadlines_equal_a_map(calls in prop::collection::vec(call(), 1..400), last in -60_i8..61) {
             let mut deadlines = Deadlines::default();

@@ -1,22 +1,22 @@
-//! `Ranks`: a policy's order with retention around it.
+//! `Ranks`: the order of a policy, with retention around it.
 //!
-//! This module stores the rank of every block, and the lists of those ranks that the policy does not
-//! order. [`crate::Closed`] documents the order of the ranks, and decides whether a victim may be
-//! evicted.
+//! This module stores the rank of every block. The policy orders the blocks of normal rank, and this
+//! module has a list for each other rank. [`crate::Closed`] documents the order of the ranks, and
+//! decides whether a victim may be evicted.
 //!
-//! Without retention the arrays are empty: every block has the normal rank, is ordered by the policy,
-//! and has no tenant.
+//! Without retention the arrays are empty, and the policy orders all blocks.
 //!
-//! Invariants, recounted by [`Ranks::check_invariants`], and by [`Ranks::check_block`] for every block:
+//! Invariants, which [`Ranks::check_invariants`] checks, and [`Ranks::check_block`] for each block:
 //! - R1: a block of normal rank is in the policy's order, or set aside for its tenant. A block of any
-//!   other rank is on that rank's list or on none (in use, or returned by [`Ranks::pop`] and not put
-//!   back).
-//! - R2: the counts of tenants' blocks are correct. R3: deadlines are a heap.
+//!   other rank is on the list of that rank, unless it is in use, or was returned by [`Ranks::pop`] and
+//!   not put back.
+//! - R2: the counts of tenants' blocks are correct.
+//! - R3: the deadlines are a heap.
 //! - R4: at most `pin_budget` blocks are pinned.
 //!
-//! Costs: one branch per call without retention. With retention O(1), and O(log blocks) for deadlines.
-//! Each time that a block is put into the order, it can be set aside at most once because of its
-//! tenant's floor.
+//! Costs: one branch per call without retention. With retention, O(1), and O(log blocks) to change a
+//! deadline. Each time that a block is put into the order, it can be set aside at most once because of
+//! its tenant's floor.
 
 mod deadlines;
 mod tenants;
@@ -34,24 +34,24 @@ use kvpool::retention::{
 };
 use kvpool::{BlockId, Candidate, Content, InvariantViolation, Policy, PoolError, Release};
 
-/// Ranks, which are also numbers of lists: demoted, priorities 0 to 100, pinned. The list of [`NORMAL`]
-/// is always empty, because the policy orders those blocks.
+/// The rank of demoted blocks. Above it are priorities 0 to 100, and then pinned blocks. Ranks are also
+/// numbers of lists. The list of [`NORMAL`] is always empty, because the policy orders those blocks.
 const DEMOTED: u8 = 0;
 const NORMAL: u8 = Priority::NORMAL.get() + 1;
 const HIGHEST: u8 = Priority::MAX.get() + 1;
 const PINNED: u8 = HIGHEST + 1;
 const NUM_RANKS: usize = PINNED as usize + 1;
 
-/// The retention of a block.
+/// The retention of a block: its rank, its tenant and its time to live.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The idle time to live in seconds; negative if the block has none.
+    /// The idle time to live in seconds. It is negative if the block has none.
     idle_ttl: f64,
     rank: u8,
     tenant: u8,
     then: Then,
-    /// Whether the time to live has ended, and the block was neither used nor given another retention
-    /// after that.
+    /// Whether the block's time to live has ended, and the block was neither used nor given another
+    /// retention since then.
     expired: bool,
 }
 
@@ -59,7 +59,7 @@ const NO_RETENTION: Entry =
     Entry { idle_ttl: -1.0, rank: NORMAL, tenant: NO_TENANT, then: Then::Normal, expired: false };
 
 impl Entry {
-    /// The cause that is reported if the block is evicted now.
+    /// Returns the cause that is reported if the block is evicted now.
     const fn cause(self) -> EvictionCause {
         match self.rank {
             _ if self.expired => EvictionCause::Expired,
@@ -70,7 +70,8 @@ impl Entry {
     }
 }
 
-/// Checks that pins and floors fit into a pool of `usable` blocks at the same time.
+/// Checks that all pins and floors together fit into a pool of `usable` blocks, and that no tenant has
+/// two limits.
 fn check(config: &RetentionConfig, usable: usize) -> Result<(), PoolError> {
     let mut tenants: Vec<_> = config.tenants.iter().map(|limits| limits.tenant).collect();
     tenants.sort_unstable();
@@ -96,15 +97,14 @@ fn check(config: &RetentionConfig, usable: usize) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// The order of a policy, optionally with retention.
+/// The order of a policy, with the ranks of retention around it if the pool has retention.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks<P> {
     pub(super) policy: P,
     pub(super) has_retention: bool,
-    /// The retention of each block.
     entries: Vec<Entry>,
     lists: BlockLists,
-    /// One bit per rank, which is set if the list of the rank has blocks.
+    /// One bit per rank, which is set if blocks are on its list.
     filled: u128,
     deadlines: Deadlines,
     tenants: Tenants,
@@ -114,7 +114,7 @@ pub(super) struct Ranks<P> {
     /// The latest time that the caller passed.
     pub(super) now: Option<f64>,
     expired: u64,
-    /// The cause for the block that was popped last.
+    /// The cause that is reported for the block that was removed last.
     pub(super) cause: EvictionCause,
 }
 
@@ -184,8 +184,8 @@ impl<P: Policy> Ranks<P> {
         self.filled = rest | u128::from(!self.lists.is_empty(list)) << list;
     }
 
-    /// Adds `block` to the order of its rank and to the idle blocks of its tenant. If `next`, it is the
-    /// next victim of its rank; otherwise it is the last.
+    /// Adds `block` to the order of its rank, and to the idle blocks of its tenant. If `next` is true,
+    /// the block becomes the next victim of its rank, otherwise the last.
     fn put(&mut self, block: BlockId, next: bool) {
         let Entry { rank, tenant, .. } = self.entry(block);
         if rank != NORMAL {
@@ -201,7 +201,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Removes `block` from the list of its rank and from the blocks that are set aside.
+    /// Removes `block` from the list of its rank, or from the blocks that are set aside.
     fn unlist(&mut self, block: BlockId) {
         if let Some(list) = self.lists.remove(block) {
             self.mark_filled(list);
@@ -209,7 +209,7 @@ impl<P: Policy> Ranks<P> {
         self.tenants.sheltered.remove(block);
     }
 
-    /// Registers blocks of one chain with their contents.
+    /// Registers the contents of consecutive blocks of one chain.
     pub(super) fn admit_all(&mut self, run: &[(BlockId, Content)]) {
         if self.has_retention {
             self.counts[usize::from(NORMAL)] += run.len() as u32;
@@ -249,7 +249,6 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Like [`Self::hit`], for several blocks with valid contents.
     pub(super) fn hit_all(&mut self, blocks: &[BlockId], content: impl Fn(BlockId) -> Content) {
         if !self.has_retention {
             return self.policy.hit_all(blocks);
@@ -276,8 +275,8 @@ impl<P: Policy> Ranks<P> {
         self.put(block, false);
     }
 
-    /// Removes the next victim from the order. `idle` returns whether a block has no references: a
-    /// policy may have blocks in use in its order, and a floor does not apply to those.
+    /// Removes and returns the next victim. `idle` returns whether a block has no references. It is
+    /// needed because a policy may have blocks in use in its order, and floors do not apply to those.
     pub(super) fn pop(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         if !self.has_retention {
             return self.policy.pop();
@@ -299,7 +298,8 @@ impl<P: Policy> Ranks<P> {
         Some(next)
     }
 
-    /// Pops the next block by priority and policy. Blocks below their tenant's floor are set aside.
+    /// Removes and returns the next block by priority, and by the policy for normal priority. Blocks
+    /// whose tenant is not above its floor are set aside.
     fn pop_ranked(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         loop {
             let next = self
@@ -312,7 +312,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Pops the front block of the lowest rank in `ranks` that has blocks.
+    /// Removes and returns the front block of the lowest rank in `ranks` that has blocks.
     fn pop_first(&mut self, ranks: Range<u8>) -> Option<BlockId> {
         let within = self.filled & ((1 << ranks.end) - (1 << ranks.start));
         if within == 0 {
@@ -320,15 +320,14 @@ impl<P: Policy> Ranks<P> {
         }
         let block = self.lists.front(within.trailing_zeros() as usize)?;
         self.unlist(block);
-        // If the links are broken, the pop does not remove the block from its list. Such a block cannot
-        // be evicted.
+        // If links are damaged, the pop may leave the block on its list. Such a block is not evicted.
         self.lists.list_of(block).is_none().then_some(block)
     }
 
-    /// Removes `block` from the order at any position, with the same effects as [`Self::pop`].
+    /// Removes `block` from the order, wherever it is, with the same effects as [`Self::pop`].
     fn take(&mut self, block: BlockId) {
         self.tenants.idle.remove(block);
-        // The policy has already returned a block that is set aside.
+        // A block that is set aside was already removed from the policy's order.
         if self.entry(block).rank == NORMAL && self.tenants.sheltered.list_of(block).is_none() {
             self.policy.take(block);
         }
@@ -355,7 +354,8 @@ impl<P: Policy> Ranks<P> {
         self.policy.forget(block);
     }
 
-    /// Resets the retention of `block`, because its content is gone. Returns the rank that it had.
+    /// Resets the retention of `block`, because it has lost its content. Returns the rank that the
+    /// block had.
     fn end(&mut self, block: BlockId) -> u8 {
         if !self.has_retention {
             return NORMAL;
@@ -381,8 +381,8 @@ impl<P: Policy> Ranks<P> {
         self.policy.clear();
     }
 
-    /// Sets the retention of `block` and moves it to its new rank. The block is in the order if it is
-    /// `idle`.
+    /// Sets the retention of `block` and moves it to its new rank. `idle` is whether the block has no
+    /// references, so that it is in the order.
     pub(super) fn retain(
         &mut self,
         block: BlockId,
@@ -412,7 +412,8 @@ impl<P: Policy> Ranks<P> {
         }
         if let Some(entry) = self.entries.get_mut(block.index()) {
             entry.then = retention.then;
-            // A block that is expired and demoted remains expired if it is demoted again.
+            // A demoted block whose time to live has ended still counts as expired if it is demoted
+            // again.
             entry.expired &= before == DEMOTED && rank == DEMOTED;
             entry.idle_ttl = match retention.ttl {
                 Some(Ttl::Idle(seconds)) => seconds,
@@ -425,7 +426,7 @@ impl<P: Policy> Ranks<P> {
         Ok(hint)
     }
 
-    /// Moves a block from its rank to the back of `rank`.
+    /// Moves a block to the back of the rank `rank`.
     fn move_to(&mut self, rank: u8, block: BlockId, content: Content, idle: bool) {
         self.tenants.idle.remove(block);
         self.unlist(block);
@@ -444,7 +445,8 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Pops a block with an expired time to live, together with the retention that it gets next.
+    /// Removes a deadline that has passed. Returns its block, and the retention that the block gets
+    /// next.
     pub(super) fn pop_expired(&mut self) -> Option<(BlockId, Retention)> {
         let block = self.deadlines.pop_due(self.now?)?;
         self.expired += 1;
@@ -468,7 +470,8 @@ impl<P: Policy> Ranks<P> {
         Ok(())
     }
 
-    /// Assigns `block` to a tenant, if it has none. The block is in the order if it is `idle`.
+    /// Assigns `block` to a tenant, if it has none. `idle` is whether the block has no references, so
+    /// that it is in the order.
     pub(super) fn assign(&mut self, block: BlockId, tenant: TenantId, idle: bool) {
         let tenant = self.tenants.find(tenant);
         let Some(entry) = self.entries.get_mut(block.index()).filter(|entry| entry.tenant == NO_TENANT)
@@ -528,8 +531,7 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Checks R1 to R4 for one block. For the null block, checks the totals. O(1), O(ranks) for the
-    /// null block.
+    /// Checks R1 to R4 for one block in O(1). For the null block, checks the totals in O(ranks).
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.policy.check_block(block)?;
         self.lists.check_block(block)?;
@@ -547,7 +549,7 @@ impl<P: Policy> Ranks<P> {
         })
     }
 
-    /// Injects a fault into a link of the policy, or of the lists of ranks and tenants.
+    /// Injects a fault for tests into a link of the policy, or of the lists of ranks and tenants.
     #[cfg(feature = "fault-injection")]
     pub(super) fn corrupt(&mut self, block: BlockId, what: usize, to: u32) -> bool {
         match what.checked_sub(16) {
@@ -561,8 +563,8 @@ impl<P: Policy> Ranks<P> {
         }
     }
 
-    /// Checks from scratch the invariants that do not belong to a single block. `known` returns whether
-    /// a block has a content.
+    /// Checks the invariants that do not belong to a single block. `known` returns whether a block has
+    /// a content.
     pub(super) fn check_invariants(&self, known: impl Fn(BlockId) -> bool) -> Result<(), InvariantViolation> {
         self.policy.check_invariants()?;
         self.lists.check_invariants()?;

@@ -1,9 +1,9 @@
-//! `Tenants`: the number of blocks of each tenant with limits, and which of them are idle.
+//! `Tenants`: the blocks of each tenant that has limits.
 //!
-//! For each tenant with limits, this module stores the number of its blocks, and its idle blocks in the
-//! order of their release. It also stores the blocks that are set aside because the tenant is not above
-//! its floor. [`super::Ranks`] makes all decisions. In a pool without limits the module stores nothing.
-//! Blocks without a tenant are not listed.
+//! For each such tenant, this module stores the number of its blocks, and its idle blocks in the order
+//! of their release. It also stores its blocks that are set aside because the tenant is not above its
+//! floor. [`super::Ranks`] makes all decisions. In a pool without limits the module stores nothing.
+//! Blocks without a tenant are on no list.
 //!
 //! Costs: every operation is O(1), except for O(tenants) per victim while a tenant is above its
 //! ceiling. 18 bytes per block with limits.
@@ -13,7 +13,7 @@ use kvpool::parts::ensure;
 use kvpool::retention::{TenantId, TenantLimits};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// The index that stands for "no tenant with limits".
+/// The index of a block's tenant if it has no tenant with limits.
 pub(super) const NO_TENANT: u8 = u8::MAX;
 
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub(super) struct Tenants {
     counts: Vec<usize>,
     /// The idle blocks of each tenant, least recently released first. Pinned blocks are not included.
     pub(super) idle: BlockLists,
-    /// The blocks of each tenant that are set aside. They would have been the next victims, but the
-    /// tenant is not above its floor.
+    /// The blocks of each tenant that are set aside: they would have been evicted, but the tenant is
+    /// not above its floor.
     pub(super) sheltered: BlockLists,
     /// The number of tenants above their ceiling.
     num_above: usize,
@@ -50,12 +50,12 @@ impl Tenants {
         self.sheltered.grow(num_blocks)
     }
 
-    /// Returns the index of a tenant; [`NO_TENANT`] if it has no limits.
+    /// Returns the index of a tenant, or [`NO_TENANT`] if it has no limits.
     pub(super) fn find(&self, tenant: TenantId) -> u8 {
         self.limits.binary_search_by_key(&tenant, |limits| limits.tenant).map_or(NO_TENANT, |at| at as u8)
     }
 
-    /// Returns the tenant with an index.
+    /// Returns the tenant with this index. `None` for [`NO_TENANT`].
     pub(super) fn id(&self, tenant: u8) -> Option<TenantId> {
         self.limits.get(usize::from(tenant)).map(|limits| limits.tenant)
     }
@@ -68,7 +68,7 @@ impl Tenants {
         self.limits[at].ceiling.is_some_and(|ceiling| count > ceiling)
     }
 
-    /// Changes the block count of `tenant`.
+    /// Changes the number of blocks of `tenant`.
     fn set_count(&mut self, tenant: u8, change: impl Fn(usize) -> usize) {
         let at = usize::from(tenant);
         let Some(&before) = self.counts.get(at) else { return };
@@ -77,8 +77,8 @@ impl Tenants {
         self.num_above -= usize::from(self.is_above(at, before));
     }
 
-    /// Counts a new block of `tenant`. Returns a block of the tenant that no longer has to be set
-    /// aside, if there is one.
+    /// Counts a new block of `tenant`. If the tenant is now above its floor, returns one of its blocks
+    /// that was set aside and no longer has to be.
     pub(super) fn gain(&mut self, tenant: u8) -> Option<BlockId> {
         self.set_count(tenant, |count| count + 1);
         self.spare_another(tenant)
@@ -88,13 +88,13 @@ impl Tenants {
         self.set_count(tenant, |count| count.saturating_sub(1));
     }
 
-    /// Returns a block of `tenant` that no longer has to be set aside, if the tenant is above its
-    /// floor. Called after the tenant has gained a block, or has lost an idle one.
+    /// Returns a block of `tenant` that was set aside and no longer has to be, because the tenant is
+    /// above its floor. Called after the tenant has gained a block, or has lost an idle one.
     pub(super) fn spare_another(&mut self, tenant: u8) -> Option<BlockId> {
         if self.is_under_floor(tenant) { None } else { self.sheltered.pop_front(usize::from(tenant)) }
     }
 
-    /// Returns a victim of a tenant above its ceiling, without removing it.
+    /// Returns the next victim of a tenant above its ceiling, without removing it.
     pub(super) fn above_ceiling(&self) -> Option<BlockId> {
         if self.num_above == 0 {
             return None;
@@ -108,7 +108,8 @@ impl Tenants {
         self.limits.get(at).is_some_and(|limits| self.counts[at] <= limits.floor)
     }
 
-    /// Adds `block` to the idle blocks: at the front if `first`, otherwise as the one released last.
+    /// Adds `block` to the idle blocks of `tenant`. If `first` is true, it becomes the next victim,
+    /// otherwise the last.
     #[inline]
     pub(super) fn list(&mut self, tenant: u8, block: BlockId, first: bool) {
         if tenant == NO_TENANT {
@@ -130,7 +131,7 @@ impl Tenants {
         shelters
     }
 
-    /// Removes and returns any block that was set aside.
+    /// Removes and returns one of the blocks that were set aside.
     pub(super) fn pop_sheltered(&mut self) -> Option<BlockId> {
         if self.sheltered.num_linked() == 0 {
             return None;
@@ -145,7 +146,7 @@ impl Tenants {
         self.num_above = 0;
     }
 
-    /// Checks R2 for one block. O(1), O(tenants) for the null block.
+    /// Checks R2 for one block in O(1). For the null block, checks it for all tenants in O(tenants).
     pub(super) fn check_block(&self, block: BlockId) -> Result<(), InvariantViolation> {
         self.idle.check_block(block)?;
         self.sheltered.check_block(block)?;
@@ -156,8 +157,8 @@ impl Tenants {
         })
     }
 
-    /// Checks the totals of R2. Together with [`Self::check_block`] for every block, R2 is checked
-    /// completely.
+    /// Checks the sums of R2. Together with calls of [`Self::check_block`] for all blocks, this checks
+    /// R2 completely.
     pub(super) fn check_counts(&self, tenants: impl Iterator<Item = u8>) -> Result<(), InvariantViolation> {
         self.idle.check_invariants()?;
         self.sheltered.check_invariants()?;

@@ -1,5 +1,5 @@
-//! Tests of `adaptive`: the order of each mode, its results on workloads, its choice between artificial
-//! scores, and the whole policy against a model.
+//! Tests of `adaptive`: the order of each mode, its hits on workloads, its choice of a mode from given
+//! numbers of hits, and the whole policy against a model.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 use crate::{id, random};
 
-/// A model of the order: recency with a bonus for frequency. Blocks and the entries of shadows are
-/// represented by numbers.
+/// A model of the order of blocks: recency, with a bonus for frequency. A number stands for a block, or
+/// for an entry of a shadow.
 #[derive(Debug, Default)]
 struct OrderModel {
     mode: usize,
@@ -92,19 +92,20 @@ impl OrderModel {
     }
 
     fn grow(&mut self, capacity: u64) {
-        // A ghost that is too old is removed. It is not restored if the memory grows.
+        // The model forgets evictions that are too old before the memory grows, because growing does
+        // not restore them.
         let (evictions, most) = (self.evictions, 2 * self.capacity);
         self.ghosts.retain(|_, (at, _)| evictions - *at <= most);
         self.capacity = capacity;
     }
 }
 
-/// A model of the whole policy: an order, six shadows, and their sums.
+/// A model of the whole policy: the order of blocks, six shadows, and the sums of their hits.
 #[derive(Debug, Default)]
 struct Model {
     order: OrderModel,
     contents: HashMap<BlockId, Content>,
-    /// The shadows. In the model, an entry of a shadow is a key.
+    /// The shadows (simulated caches), one per mode. In the model, an entry of a shadow is a key.
     shadows: Vec<OrderModel>,
     runs: [i128; 6],
     waiting: Vec<(u64, bool)>,
@@ -118,7 +119,7 @@ struct Model {
     all: i128,
     gains: [[i128; 6]; 2],
     squares: [[[i128; 6]; 6]; 2],
-    /// For each mode, whether it was ever chosen.
+    /// For each mode, whether it was ever active.
     taken: [bool; 6],
 }
 
@@ -314,8 +315,8 @@ fn random_of(seed: &mut u64) -> u64 {
     sample_bits(*seed ^ 0x5bd1_e995)
 }
 
-/// A manager that passes whole requests, one at a time, to several policies in lockstep. The first
-/// policy chooses the victims.
+/// A manager that serves one request after the other, and makes the same calls of several policies. The
+/// first policy chooses the victims.
 struct Manager<'a> {
     policies: Vec<&'a mut dyn Policy>,
     blocks: HashMap<u64, u32>,
@@ -349,7 +350,7 @@ impl<'a> Manager<'a> {
         Some(victim.get())
     }
 
-    /// Serves a prompt of these contents, head first.
+    /// Serves a prompt. The numbers are the contents of its blocks, from the first block on.
     fn serve(&mut self, prompt: impl IntoIterator<Item = u64>) {
         let prompt: Vec<u64> = prompt.into_iter().collect();
         let mut table: Vec<u32> = prompt.iter().map_while(|key| self.blocks.get(key).copied()).collect();
@@ -359,8 +360,8 @@ impl<'a> Manager<'a> {
             self.all(|policy| policy.hit(id(block)));
         }
         for (depth, &key) in prompt.iter().enumerate().skip(table.len()) {
-            // A block after the end of the cached prefix may still be cached. The request then computes
-            // it again, and does not keep a second copy.
+            // A block after the end of the cached prefix may still be cached. In this case the request
+            // does not keep a second block for the content.
             if self.blocks.contains_key(&key) {
                 break;
             }
@@ -382,13 +383,14 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// Returns the keys of a document.
+/// Returns the contents of the blocks of a document.
 fn document(number: u64, blocks: u64) -> impl Iterator<Item = u64> {
     (0..blocks).map(move |block| sample_bits(number << 16 | block))
 }
 
-/// The policies sample one key of 1, 2 or 8, and grow beyond the sizes at which these rates change. The
-/// traffic favours different modes: scans with some popular contents, a loop, sessions.
+/// In pools of these sizes, the policy samples one key of 1, 2 or 8, and each pool grows over a size at
+/// which this rate changes. The traffic consists of scans with some popular contents, a loop, and
+/// sessions, so that different modes become active.
 #[test]
 fn equals_its_model_in_larger_pools() {
     let mut seen = [false; 6];
@@ -417,7 +419,7 @@ fn equals_its_model_in_larger_pools() {
                 model.grow(grown + 1).unwrap();
                 policy.check_invariants().unwrap();
                 assert_eq!(policy.mode(), Mode::ALL[model.order.mode], "growing changes no mode");
-                // Empties the pool in the model's order.
+                // The policy evicts all blocks in the model's order.
                 while let Some(victim) = model.pop() {
                     assert_eq!(policy.pop(), Some(victim));
                     policy.forget(victim);
@@ -431,8 +433,8 @@ fn equals_its_model_in_larger_pools() {
     assert!(seen.iter().filter(|&&seen| seen).count() > 3, "{seen:?}");
 }
 
-/// A release that is longer than a shadow is processed in parts. The memory for waiting blocks never
-/// exceeds the reserved size.
+/// A release with more blocks than a shadow has entries is served in parts, so the memory for blocks
+/// that wait never grows.
 #[test]
 fn a_release_may_be_longer_than_a_shadow() {
     let mut policy = Adaptive::new(5).unwrap();
@@ -453,15 +455,16 @@ fn a_release_may_be_longer_than_a_shadow() {
 
 const SMALL: usize = 64;
 
-/// Returns how many admissions of new contents a block survives. The block was used `uses` times in a
-/// row at the start, and is proven.
+/// Returns the number of new contents that are admitted until a block is evicted. The block was used
+/// `uses` times in a row at the start, and is proven.
 fn stays(mode: Mode, uses: usize) -> usize {
     let mut policy = Adaptive::fixed(SMALL + 1, mode).unwrap();
     let add = |policy: &mut Adaptive, block: BlockId, key: u64| {
         policy.admit(block, Content { key, depth: 0 });
         policy.release(block);
     };
-    // Moves the block out of the first window, which is privileged.
+    // Other blocks are admitted first, because blocks in the first window, which is privileged, would
+    // be proven.
     (2..=20).for_each(|block| add(&mut policy, id(block), block.into()));
     add(&mut policy, id(1), 1);
     for _ in 1..uses {
@@ -479,7 +482,8 @@ fn stays(mode: Mode, uses: usize) -> usize {
     stayed.unwrap()
 }
 
-/// Returns how many capacities of admissions a block survives after 1, 2, 3, 4 and 128 uses.
+/// Returns how long a block stays after 1, 2, 3, 4 and 128 uses. The unit is the admission of as many
+/// contents as the pool has blocks.
 fn lives(mode: usize) -> [usize; 5] {
     [1, 2, 3, 4, 128].map(|uses| (stays(Mode::ALL[mode], uses) + SMALL / 2) / SMALL)
 }
@@ -517,8 +521,9 @@ fn mode_4_adds_eight_capacities_per_doubling() {
     assert_eq!(lives(4), [1, 9, 9, 17, 57]);
 }
 
-/// A proven block survives four capacities longer. Most new contents are not proven and are evicted at
-/// once, so they need only a quarter of the space.
+/// A proven block stays for four capacities of admissions longer than another block. The result is
+/// higher, because most new contents are not proven and are evicted at once, so they need only a
+/// quarter of the space.
 #[test]
 fn mode_5_keeps_reused_content() {
     let [once, proven @ ..] = lives(5);
@@ -562,8 +567,7 @@ fn uses_count_half_after_16_capacities() {
         for key in 0..4 * capacities {
             policy.admit(id(2), Content { key: 100 + key, depth: 0 });
         }
-        // Another block gets `others` uses at the same time, and its last use is a moment after that of
-        // block 1.
+        // Block 3 gets `others` uses at the same time. It is last used a moment after block 1.
         policy.admit(id(3), Content { key: 3, depth: 0 });
         (1..others).for_each(|_| policy.hit(id(3)));
         policy.hit(id(1));
@@ -581,7 +585,8 @@ fn hits(capacity: usize, policy: &mut dyn Policy, requests: &[(u64, u64)]) -> f6
     manager.rate()
 }
 
-/// In a loop of twice the capacity, LRU never hits. The best policy keeps half of the loop.
+/// In a loop over twice as many blocks as the pool has, LRU never hits. The policy has nearly as many
+/// hits as the best order, which keeps half of the loop.
 #[test]
 fn a_loop_is_won() {
     let requests: Vec<_> = (0..6000).map(|request| (request % 100, 20)).collect();
@@ -615,8 +620,8 @@ fn sessions_that_end_are_left_to_lru() {
     assert_eq!(policy.mode(), Mode::ALL[0]);
 }
 
-/// The traffic has popular documents, and twice as many documents that are requested only once. So
-/// contents that were used before are worth keeping.
+/// Popular documents alternate with twice as many documents that are requested only once. So contents
+/// that were used before are worth keeping.
 #[test]
 fn scans_do_not_evict_popular_content() {
     let mut seed = 3;
@@ -629,8 +634,8 @@ fn scans_do_not_evict_popular_content() {
     assert!(adaptive > lru + 5.0, "LRU {lru:.1} %, adaptive {adaptive:.1} %");
 }
 
-/// The tables of each instance have a secret seed. The results depend neither on the seed nor on
-/// whether the instance is a copy.
+/// The hash tables of each instance have a secret random number. The order of evictions depends neither
+/// on this number nor on whether the instance is a clone.
 #[test]
 fn the_same_calls_give_the_same_order() {
     let (mut policy, mut twin) = (Adaptive::new(301).unwrap(), Adaptive::new(301).unwrap());
@@ -649,8 +654,8 @@ fn the_same_calls_give_the_same_order() {
     );
 }
 
-/// Growth keeps contents, uses and the current mode, even across the sizes at which the sampling rate
-/// changes. Afterwards, all capacities are the new one.
+/// Growth keeps contents, uses and the current mode, even if the policy then samples a smaller part of
+/// the keys. Afterwards, all lengths of time are computed from the new capacity.
 #[test]
 fn growing_keeps_contents_uses_and_mode() {
     let mut policy = Adaptive::new(1001).unwrap();
@@ -671,8 +676,8 @@ fn growing_keeps_contents_uses_and_mode() {
     assert_eq!(kept, expected);
 }
 
-/// Records chunks of references with the hits of each mode. Returns the first chunk after which `mode`
-/// is active.
+/// Returns the index of the first chunk of references after which `mode` is active. Each chunk is its
+/// number of references, and the hits of each mode.
 fn first_in(mode: usize, chunks: impl IntoIterator<Item = (u64, [u64; 6])>) -> Option<usize> {
     let mut choice = Choice::default();
     chunks.into_iter().position(|(references, hits)| choice.record(references, &hits) == mode)
@@ -694,9 +699,9 @@ fn references_that_all_modes_hit_change_no_mode() {
     }
 }
 
-/// Mode 0 has a head start of 10 of 10,000 references, and another mode needs a quarter more than that
-/// to become active. A gain of 1 has the weight 1.25 at first, because the long sums include it, too.
-/// Its weight rises as the short sums decay.
+/// Mode 0 has an edge of 10 hits in 10,000 references, and another mode needs a quarter more than that
+/// to become active. A lead of 1 counts 1.25 at first, because the long sums include it too. It counts
+/// more when the sums contain more chunks.
 #[test]
 fn a_gain_below_the_edge_is_not_followed() {
     assert_eq!(first_in(1, vec![(10_000, over_lru(1, 5)); 200]), None);
@@ -720,8 +725,8 @@ fn of_equal_modes_the_first_is_taken() {
     assert_eq!(first_in(2, [(10_000, [5000, 5000, 5200, 5200, 5100, 5200])]), Some(0));
 }
 
-/// Gains that alternate are noise and change nothing. A steady gain of the same sum changes the mode
-/// once it exceeds half a deviation.
+/// Leads that alternate between modes are noise and change nothing. A steady lead of the same sum
+/// changes the mode as soon as it exceeds half a standard deviation.
 #[test]
 fn noise_is_not_followed() {
     let chunk =
@@ -731,7 +736,7 @@ fn noise_is_not_followed() {
     assert!((2..150).contains(&at), "{at}");
 }
 
-/// If two modes win and lose together, the difference between them decides, not their common part.
+/// If two modes gain and lose hits together, only the difference between them counts.
 #[test]
 fn pairs_are_compared_with_each_other() {
     let mut choice = Choice::default();
@@ -744,8 +749,8 @@ fn pairs_are_compared_with_each_other() {
     assert_eq!(choice.mode(), 2);
 }
 
-/// A mode that is wrong now is replaced earlier if it was right for a shorter time before. 64 chunks
-/// are one capacity of references.
+/// The shorter the time for which a mode was the best, the earlier it is replaced after it became worse
+/// than LRU. 64 chunks are one capacity of references.
 #[test]
 fn a_mode_that_turns_wrong_is_left() {
     let chunks_back = |right: usize| {

@@ -1,4 +1,5 @@
-//! `Chained`: the cached blocks of a prompt are always a prefix of the prompt, even in stream form.
+//! Tests `Chained`: even if blocks are released one at a time, the cached blocks of a prompt are always
+//! a prefix of the prompt.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,7 @@ const CHAINED: [(&str, Make); 5] = [
     ("hazard", |blocks| chained(Hazard::new(blocks), blocks)),
 ];
 
-/// The cached blocks, by chain and depth.
+/// A cache with a policy. It stores the cached block for each chain and depth.
 struct Cache {
     order: Box<dyn Policy>,
     blocks: HashMap<(u64, u32), BlockId>,
@@ -33,8 +34,8 @@ struct Cache {
 }
 
 impl Cache {
-    /// Serves a request for the first `length` blocks of a chain, last block first. Every victim is the
-    /// last cached block of its chain.
+    /// Serves a request for the first `length` blocks of a chain, from the last block to the first.
+    /// Checks that every victim is the last cached block of its chain.
     fn request(&mut self, chain: u64, length: u32) {
         let known = (0..length).take_while(|&depth| self.blocks.contains_key(&(chain, depth))).count();
         self.order.begin_release(&Release { length, known: known as u32, ..Release::default() });
@@ -88,16 +89,16 @@ proptest! {
                     chain);
             }
         }
-        // After all victims are put back, they are evicted in the same order again: the ends of chains
-        // first.
+        // The victims are put back and evicted again. The order is the same: the ends of chains are
+        // evicted first.
         let held = cache.blocks.len();
         let victims: Vec<_> = std::iter::from_fn(|| cache.order.pop()).collect();
         prop_assert_eq!(victims.len(), held);
     }
 }
 
-/// A caller such as a store does not report requests. Then no block has a parent, and the order is that
-/// of the inner policy.
+/// A caller such as a store does not announce releases of requests. Then no block has a parent, and the
+/// order is that of the policy inside.
 #[test]
 fn without_requests_there_are_no_chains() {
     let mut order = Chained::new(S3Fifo::new(9).unwrap(), 9).unwrap();

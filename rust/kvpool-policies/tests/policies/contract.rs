@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::{POLICIES, content, id};
 
-/// Admits and releases a block with that content.
+/// Admits and releases a block whose content has this key.
 fn add(policy: &mut dyn Policy, block: u32, key: u64) {
     policy.admit(id(block), content(key));
     policy.begin_release(&Release::default());
@@ -25,8 +25,8 @@ fn drain(policy: &mut dyn Policy) -> Vec<u32> {
     std::iter::from_fn(|| policy.pop()).map(BlockId::get).collect()
 }
 
-/// Makes a pool of 8 blocks that has stored 60 contents, some of them often, and returns its blocks.
-/// The depth of a content is `key % 5`.
+/// Stores 60 contents in 8 blocks, some of them often. Returns the blocks that are cached at the end,
+/// with their keys. The depth of a content is `key % 5`.
 fn lived_in(policy: &mut dyn Policy) -> Vec<(u32, u64)> {
     let mut held: Vec<(u32, u64)> = Vec::new();
     for step in 0_u64..200 {
@@ -80,14 +80,14 @@ fn counts_survive_pop_and_unpop() {
         lived_in(&mut *policy);
         lived_in(&mut *untouched);
         let victims: Vec<_> = std::iter::from_fn(|| policy.pop()).collect();
-        // If the victims are put back from last to first, the order is the same as before, because each
-        // is put back as the next victim of its kind.
+        // The victims are put back from the last to the first, each as the next victim. So the order is
+        // the same as before.
         victims.iter().rev().for_each(|&victim| policy.unpop(victim));
         let mut restored = drain(&mut *policy);
         let mut expected = drain(&mut *untouched);
         if name == "s3-fifo" {
-            // `pop` may skip blocks and decrement their counts. The order still contains the same
-            // blocks, once each.
+            // `pop` of S3-FIFO decrements the hit counts of blocks that it skips, so their order may
+            // change. The order still contains the same blocks, once each.
             restored.sort_unstable();
             expected.sort_unstable();
         }
@@ -129,7 +129,7 @@ fn a_forgotten_block_never_comes_back_and_leaves_no_ghost() {
         forgot.check_invariants().unwrap();
         forgot.unpop(id(5)); // the caller puts the block back by mistake
         forgot.forget(id(5));
-        // The content of the removed block is admitted again, and is new to the policy.
+        // The removed block gets its old content again. The policy treats the content as new.
         for policy in [&mut *forgot, &mut *never] {
             add(policy, 5, 50);
             add(policy, 6, 60);
@@ -146,7 +146,8 @@ fn a_cleared_policy_is_a_new_one() {
         cleared.clear();
         cleared.check_invariants().unwrap();
         assert_eq!(cleared.pop(), None, "{name}");
-        // If `clear` left old contents in a policy, the next blocks would find ghosts or counts.
+        // If `clear` did not remove everything, the policy would find old ghosts or hit counts for the
+        // next blocks.
         let (mut first, mut second) = (lived_in(&mut *cleared), lived_in(&mut *new));
         first.sort_unstable();
         second.sort_unstable();
@@ -199,14 +200,14 @@ fn the_largest_numbers_are_accepted() {
 }
 
 proptest! {
-    /// Makes random calls in any order: single blocks and runs, also with blocks that do not exist. The
-    /// following must hold:
+    /// Makes random calls in any order, of single blocks and of consecutive blocks, also with blocks
+    /// that do not exist. The following must hold:
     ///
     /// - No call panics, and every invariant holds.
-    /// - A block is popped at most once per return to the order, and there is a victim while a block is
-    ///   in the order.
+    /// - Between two returns to the order, a block is popped at most once. There is a victim as long as
+    ///   a block is in the order.
     /// - The same calls give the same order, and calls with no blocks change nothing.
-    /// - A call with a run of blocks equals one call per block.
+    /// - A call with several blocks equals one call per block.
     #[test]
     fn random_calls_keep_the_contract(
         policy in 0..POLICIES.len(),
@@ -215,7 +216,8 @@ proptest! {
         let (name, make) = POLICIES[policy];
         let (mut policy, mut twin) = (make(8).unwrap(), make(8).unwrap());
         let mut num_blocks = 8;
-        // `must` contains the blocks that have to be in the order, and `may` those that can be.
+        // `must` contains the blocks that have to be in the order now, and `may` the blocks that are
+        // allowed to be in it.
         let (mut must, mut may) = (BTreeSet::new(), BTreeSet::new());
         for (call, block, key) in calls {
             let real = |block: u32| block > 0 && block < num_blocks;

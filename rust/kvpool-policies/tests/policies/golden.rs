@@ -55,25 +55,27 @@ fn s3_fifo_counts_to_three() {
     add(&mut s3, &[1, 2]); // both ghosts: they enter main
     hit(&mut s3, &[1, 1, 1, 1, 1, 1]);
     hit(&mut s3, &[2, 2, 2]);
-    // Each block passes through main three times. Then the older one is evicted first.
+    // Both blocks pass through main three times, because of their hits. Then the older one is evicted
+    // first.
     assert_eq!(evict(&mut s3, 2), [1, 2]);
 }
 
-/// T1 = {1, 2, 3, 4}, p = 0. Block 2 is hit. Then ghosts of B1 raise p until the victims come from T2.
+/// At first, T1 = {1, 2, 3, 4} and p = 0. Block 2 is hit and moves to T2. Then ghosts of B1 raise p
+/// until the victims come from T2.
 #[test]
 fn arc_learns_from_its_ghosts() {
     let mut arc = AdaptiveReplacement::new(5).unwrap();
     add(&mut arc, &[1, 2, 3, 4]);
     hit(&mut arc, &[2]);
     assert_eq!(evict(&mut arc, 2), [1, 3], "T1 is above its target of 0");
-    // B1 may be as long as T2. So ghost 1 has been dropped, and 3 is a ghost.
+    // B1 may be only as long as T2. So the ghost of content 1 was dropped, and 3 is a ghost.
     add(&mut arc, &[1]);
     assert_eq!(evict(&mut arc, 1), [4]);
-    // T1 = {1}, T2 = {2}, B1 = {4}. When 4 is admitted again, p becomes 1, and 4 enters T2.
+    // Now T1 = {1}, T2 = {2}, B1 = {4}. When 4 is admitted again, p becomes 1, and 4 enters T2.
     add(&mut arc, &[4]);
     assert_eq!(evict(&mut arc, 1), [2], "T1 is not above its target: the oldest of T2");
-    // T1 = {1}, T2 = {4}, B2 = {2}. When 2 is admitted again, p becomes 0, and the victim comes from
-    // T1.
+    // Now T1 = {1}, T2 = {4}, B2 = {2}. When 2 is admitted again, p becomes 0, and the victim comes
+    // from T1.
     add(&mut arc, &[2]);
     assert_eq!(evict(&mut arc, 3), [1, 4, 2]);
 }

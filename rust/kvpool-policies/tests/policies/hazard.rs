@@ -1,5 +1,6 @@
-//! Runs `hazard` and its model in lockstep: requests for chains, with or without a clock, in pool form
-//! or in stream form, with signals. The histories are long enough that the policy learns several times.
+//! Makes the same calls of `hazard` and of its model, and compares the results. The calls serve
+//! requests for chains of blocks, with or without a clock, with signals, as a pool does or in stream
+//! form. There are enough calls for the policy to learn several times.
 
 use kvpool::evictor::{Candidate, Content, Policy, Release};
 use kvpool::{BlockId, CacheTime, Finish, Signal};
@@ -14,10 +15,11 @@ use crate::id;
 struct Workload {
     seed: u64,
     blocks: u32,
-    /// Number of chains that are requested, and the maximum number of blocks of a chain.
+    /// Number of chains that are requested.
     chains: u64,
     length: u32,
-    /// Seconds between requests. 0 means a clock that does not advance, and `None` means no clock.
+    /// Seconds between two requests. 0 means a clock that does not advance, and `None` means that the
+    /// caller passes no time.
     pace: Option<f64>,
     stream: bool,
     releases: usize,
@@ -38,7 +40,7 @@ fn workload() -> impl Strategy<Value = Workload> {
     )
 }
 
-/// The policy, its model, and the content of each block.
+/// The policy and its model, and the content of each block.
 struct Pair {
     shipped: Hazard,
     model: Model,
@@ -79,7 +81,8 @@ impl Pair {
         assert_eq!(outlook, self.model.outlook(block));
     }
 
-    /// Returns a block for a new content that is not one of `held`.
+    /// Returns a block for a new content, if necessary that of a victim. A block in `held` is never
+    /// returned.
     fn room(&mut self, held: &[BlockId]) -> BlockId {
         let free = |&at: &usize| self.contents[at].is_none() && !held.contains(&id(at as u32));
         if let Some(free) = (1..self.contents.len()).find(free) {
@@ -93,7 +96,7 @@ impl Pair {
     fn admit(&mut self, block: BlockId, content: Content) {
         self.contents[block.index()] = Some(content);
         if self.draw(4) == 0 {
-            // A call with no blocks changes nothing, even in the middle of a chain.
+            // Calls with no blocks must change nothing, even in the middle of a chain.
             self.shipped.hit_all(&[]);
             self.shipped.release_all(&[]);
             self.shipped.admit_all(&[]);
@@ -117,7 +120,7 @@ impl Pair {
         self.model.begin_release(release.blocks, release.length, release.known);
     }
 
-    /// Serves one request, in one of the two forms. Returns how many blocks were released.
+    /// Serves one request, as a pool does or in stream form. Returns the number of released blocks.
     fn request(&mut self, workload: Workload) -> usize {
         let popular = self.draw(3) > 0;
         let chain = self.draw(if popular { workload.chains.div_ceil(4) } else { workload.chains });
@@ -151,7 +154,7 @@ impl Pair {
         }
         let mut table: Vec<BlockId> =
             contents[..hits].iter().map(|content| self.find(content.key).unwrap()).collect();
-        // One call per block and one call for all blocks have the same effect.
+        // Either one call per block or one call for all blocks is made. The effect has to be the same.
         if self.draw(2) == 0 {
             self.shipped.hit_all(&table);
         } else {
@@ -159,8 +162,8 @@ impl Pair {
         }
         table.iter().for_each(|&block| self.model.hit(block));
         for &content in &contents[hits..] {
-            // A cached block after a missing one is removed without a call to the policy. A pool drops
-            // such blocks too, because no lookup can reach them.
+            // A cached block after a block that is not cached loses its content without an eviction. A
+            // pool drops such blocks too, because no lookup can reach them.
             if let Some(block) = self.find(content.key) {
                 self.contents[block.index()] = None;
                 self.shipped.forget(block);
@@ -183,11 +186,11 @@ impl Pair {
         contents.len()
     }
 
-    /// Makes random calls between requests.
+    /// Makes random calls between two requests.
     fn disturb(&mut self, workload: Workload) {
         match self.draw(2000) {
             0..20 => {
-                // Pops a victim. It is either put back, and is the next victim again, or evicted.
+                // Pops a victim. It is either evicted, or put back and then popped again.
                 let Some(block) = self.pop() else { return };
                 if self.draw(2) == 0 {
                     self.shipped.unpop(block);
@@ -252,7 +255,7 @@ proptest! {
     }
 }
 
-/// Counts are halved after 131,072 releases, which is longer than the random workloads run.
+/// The policy halves its counts after 131,072 releases. The random workloads have fewer.
 #[test]
 fn hazard_forgets_as_its_model_does() {
     let workload = Workload {

@@ -1,7 +1,7 @@
 //! A second implementation of `hazard`, written from its documentation and as simply as possible. For
-//! every victim, it searches one list of blocks from end to end, and it counts ghosts and waiting
-//! blocks one by one. When it looks for a victim, it computes the worth of a class from the counts of
-//! all other classes at the last learning.
+//! every victim, it searches all blocks, and it counts ghosts and waiting blocks one by one. It
+//! computes the worths of a class only when it needs them, from the counts of all classes at the last
+//! learning.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,7 +13,7 @@ const STARTS: [u32; 28] = [
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 const TICKS: u32 = 16;
-/// One of four consecutive victims gets a ghost.
+/// One of four consecutive victims of a chain gets a ghost.
 const EVERY: u32 = 4;
 
 type Counts = HashMap<(u16, usize), u64>;
@@ -27,7 +27,7 @@ fn width(bin: usize) -> u64 {
     u64::from((end - STARTS[bin]) * TICKS)
 }
 
-/// Returns the logarithm of an age in eighths of octaves, linear within an octave.
+/// Returns the binary logarithm of an age, times 8. It is linear between two powers of 2.
 fn log(age: u32) -> u32 {
     let (age, octave) = (u64::from(age.max(1)), age.max(1).ilog2());
     octave * 8 + (((age << 3) >> octave) & 7) as u32
@@ -38,12 +38,12 @@ struct Known {
     stamp: u32,
     /// The class at the last release.
     class: u16,
-    /// The output and finish features of the signal since the last use, as their part of a class.
+    /// The part of a class that comes from the signal (output and finish) since the last use of the
+    /// block.
     said: u16,
     uses: u32,
     gap: Option<u32>,
-    /// Whether the block was released, and after that neither used nor evicted, and is not held by
-    /// other requests.
+    /// Whether the block is idle: released, and neither used nor evicted since then.
     waits: bool,
 }
 
@@ -53,8 +53,8 @@ struct Ghost {
     mark: u16,
     class: u16,
     stamp: u32,
-    /// The keys, modulo 3, of the blocks that are one, two and three blocks deeper in the chain, if
-    /// those blocks were evicted directly before.
+    /// The keys, modulo 3, of the blocks that are one, two and three positions deeper in the chain.
+    /// `None` for a block that was not evicted directly before.
     behind: [Option<u64>; 3],
 }
 
@@ -68,16 +68,16 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     known: Vec<Known>,
-    /// The waiting blocks with their classes, oldest first.
+    /// The idle blocks with their classes, oldest first.
     waiting: Vec<(u16, BlockId)>,
     /// The ghosts, by bucket and slot.
     ghosts: Vec<Option<Ghost>>,
     seen: Seen,
-    /// The number of times that the waiting blocks were counted.
+    /// The number of times that the idle blocks were counted.
     samples: usize,
     /// The counts at the last learning.
     learned: Seen,
-    /// The hazards of all classes together at the last learning.
+    /// The hazards of all classes together, as of the last learning.
     all: Option<[u64; 28]>,
     worths: HashMap<u16, [u64; 28]>,
     now: u32,
@@ -85,7 +85,7 @@ pub(crate) struct Model {
     distrusted: bool,
     parts: u64,
     found: Option<(u32, Ghost)>,
-    /// The victims since the last one that got a ghost, deepest first, in the order of their eviction.
+    /// The victims since the last one that got a ghost, in the order of their eviction.
     passed: Vec<Content>,
     share: u16,
     releases: u64,
@@ -112,7 +112,7 @@ fn history(uses: u32, gap: Option<u32>) -> u16 {
     gap.map_or(0, |gap| 1 + group * 6 + (gap.saturating_sub(36) / 16).min(5) as u16)
 }
 
-/// Returns the hazards of several classes together, mixed with `more` additional counts that have the
+/// Returns the hazard in each bin from the counts of several classes. `more` additional blocks have the
 /// hazards `prior`.
 fn hazards(seen: &Seen, classes: &[u16], more: u64, prior: &[u64; 28]) -> [u64; 28] {
     let sums = |counts: &Counts| -> [u64; 28] {
@@ -203,7 +203,7 @@ impl Model {
         std::array::from_fn(|from| {
             let horizons = (from..28)
                 .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
-            // Among equally good durations, the first one is used.
+            // Of two equally good durations, the first one counts.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
                     one
@@ -216,8 +216,8 @@ impl Model {
         })
     }
 
-    /// Interpolates between the worths at the starts of two bins, but returns at least half of the
-    /// first worth.
+    /// Returns the worth at an age between the starts of two bins. The second worth counts as at least
+    /// half of the first.
     fn worth_at(worths: &[u64; 28], age: u32) -> u64 {
         let bin = bin(age);
         let (from, to) = (worths[bin], worths[(bin + 1).min(27)]);
@@ -294,8 +294,8 @@ impl Model {
         };
         let mut known = self.unknown();
         if let Some(ghost) = ghost {
-            // A class contains only ranges of uses and gaps. The model uses the smallest number of uses
-            // and the middle of the gap.
+            // A ghost contains only a class, and a class only ranges of uses and gaps. The model
+            // assumes the smallest number of uses and the middle of the range of gaps.
             if let Some(number) = (ghost.class % 19).checked_sub(1) {
                 known.uses = [2, 3, 8][usize::from(number / 6)];
                 known.gap = Some(36 + 16 * u32::from(number % 6) + 8);
@@ -375,7 +375,7 @@ impl Model {
         let waits = self.known.iter().filter(|known| known.waits);
         let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
-        // The count is the mean of the first two samples, later of four samples, and then of eight.
+        // The count is a mean. It contains two samples at first, then four, and then eight.
         let of = [1, 2, 4, 4, 8][self.samples];
         let mut waiting = std::mem::take(&mut self.seen.waiting);
         waiting.values_mut().for_each(|count| *count = *count * (of - 1) / of);
@@ -406,7 +406,8 @@ impl Model {
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
             let worth = Self::worth_at(&self.worths[&class], age);
-            // The newest block is evicted only if its worth is lower by a quarter.
+            // The newest block of a class is evicted only if its worth is lower by a quarter than that
+            // of the oldest.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
         });
@@ -472,7 +473,7 @@ impl Model {
         *self.of(block) = self.unknown();
     }
 
-    /// Returns the class of the last victim, and the time per hit.
+    /// Returns the class of the last victim, and the time after which one hit of it was expected.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
         let worths = self.worths.get(&class).copied().unwrap_or_else(|| self.worths(class));

@@ -1,7 +1,7 @@
-//! Tests of the orders of this crate and of the core. [`contract`] checks the guarantees of the
+//! Tests of the policies of this crate and of the core's LRU. [`contract`] checks the guarantees of the
 //! [`Policy`] trait. [`models`], [`random`], [`adaptive`] and [`hazard`] compare each policy with a
-//! model written from its definition. [`golden`] contains small examples computed by hand, and
-//! [`parts`] tests the parts of the policies.
+//! model that is written from its definition. [`golden`] contains small examples computed by hand, and
+//! [`parts`] tests the data structures of the policies.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
 
@@ -27,7 +27,7 @@ fn content(key: u64) -> Content {
     Content { key, depth: (key % 5) as u32 }
 }
 
-/// Makes a policy for a number of blocks, including the null block.
+/// Makes a policy. The argument is its number of blocks, including the null block.
 type Make = fn(usize) -> Result<Box<dyn Policy>, PoolError>;
 
 fn boxed<P: Policy + 'static>(policy: Result<P, PoolError>) -> Result<Box<dyn Policy>, PoolError> {

@@ -16,7 +16,7 @@ fn pop_front(list: &mut Vec<BlockId>) -> Option<BlockId> {
     if list.is_empty() { None } else { Some(list.remove(0)) }
 }
 
-/// The methods that all models share.
+/// Defines the methods that are equal in all models.
 macro_rules! common {
     ($name:literal, $grow:expr) => {
         fn name(&self) -> &'static str {
@@ -86,7 +86,7 @@ pub(crate) struct S3Fifo {
     blocks: usize,
     small: Vec<BlockId>,
     main: Vec<BlockId>,
-    /// For each block, whether it is in main, and its number of hits.
+    /// For each block, whether it is in the main queue, and its number of hits.
     states: HashMap<BlockId, (bool, u32)>,
     ghosts: Vec<u64>,
     small_share: usize,
@@ -162,7 +162,7 @@ impl Policy for S3Fifo {
     });
 }
 
-/// The model of ARC. The target is in units of 1 / 2^32.
+/// The model of ARC. The target size of T1 is in units of 2^-32 blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Arc {
     blocks: usize,
@@ -170,7 +170,7 @@ pub(crate) struct Arc {
     t2: Vec<BlockId>,
     b1: Vec<u64>,
     b2: Vec<u64>,
-    /// The blocks with content that belong to T2.
+    /// The blocks that belong to T2, even if they are in use.
     again: Vec<BlockId>,
     target: i128,
     from_b2: bool,
@@ -234,8 +234,8 @@ impl Policy for Arc {
         } else {
             self.b1.push(content.key);
         }
-        // The sums |T1| + |B1| and |B1| + |B2| are at most the capacity. T1 contains every block that
-        // is not in T2.
+        // This keeps |T1| + |B1| and |B1| + |B2| at most equal to the capacity. T1 counts every block
+        // that is not in T2.
         let t1 = self.capacity - self.again.len();
         while t1 + self.b1.len() > self.capacity {
             self.b1.remove(0);

@@ -5,7 +5,7 @@ use kvpool::parts::{Link, Links};
 use kvpool_policies::parts::{Bare, BlockLists, Ghosts, Members};
 use proptest::prelude::*;
 
-/// Queues of keys, oldest first.
+/// The model of `Ghosts`: two queues of keys, oldest first.
 type Queues = [Vec<u64>; 2];
 
 fn forget(queues: &mut Queues, key: u64) {
@@ -68,11 +68,11 @@ proptest! {
     }
 }
 
-/// Generates calls on three lists of the blocks 1 to 11. Each has the blocks of the run, which may be
-/// invalid, and the list.
+/// Generates calls for three lists of the blocks 1 to 11. A call consists of its kind, a list, and
+/// consecutive blocks, some of which may be invalid.
 fn calls() -> impl Strategy<Value = Vec<(u8, usize, Vec<u32>)>> {
     let blocks = prop::collection::vec(0_u32..13, 0..8);
-    // The blocks of a chain are neighbours, in ascending or descending order.
+    // These are the blocks of a chain, in ascending or descending order.
     let chain = (1_u32..8, 1_u32..5, any::<bool>()).prop_map(|(first, len, down)| {
         let mut chain: Vec<_> = (first..first + len).collect();
         if down {
@@ -158,8 +158,8 @@ proptest! {
     }
 }
 
-/// Keys that differ only in a few bits at either end are spread over the table like other keys. So
-/// filling and emptying a full table takes a moment. With a table that clusters, it would take hours.
+/// Keys that differ only in their first or last bits are spread over the hash table like other keys. So
+/// filling and emptying a large table takes a moment. If such keys clustered, it would take hours.
 #[test]
 fn keys_that_look_alike_do_not_meet() {
     let patterns: [fn(u64) -> u64; 4] = [|i| i, |i| i << 40, |i| i << 20, |i| u64::MAX - (i << 44)];

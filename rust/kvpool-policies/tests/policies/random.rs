@@ -1,5 +1,5 @@
-//! Compares every policy with its model in random histories: blocks are admitted, hit, released,
-//! popped, parked, put back, evicted and removed, in a pool that may grow.
+//! Compares every policy with its model. Random calls admit, hit, release, pop, park, put back, evict
+//! and remove blocks, in a pool that may grow.
 
 use kvpool::evictor::{Content, Policy, Release};
 use kvpool_policies::{AdaptiveReplacement, Recency, S3Fifo};
@@ -9,8 +9,8 @@ use crate::{content, id, models};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// Looks up a content. If it is cached, it is hit. Otherwise it is admitted, if necessary to the
-    /// block of a victim.
+    /// Looks up a content. If it is cached, it is hit. Otherwise it is admitted to a free block, or to
+    /// that of a victim.
     Use {
         key: u64,
         then: Then,
@@ -25,7 +25,8 @@ pub(crate) enum Step {
     Grow,
 }
 
-/// When a popped block is evicted: now, unless it is in use, or later. Until then it is parked.
+/// When a popped block is evicted. A block that is in use, or is to be evicted later, is parked until
+/// then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Then {
     Now,
@@ -59,7 +60,7 @@ struct Block {
     parked: bool,
 }
 
-/// A policy and its model, in lockstep.
+/// A policy and its model, which get the same calls.
 struct Pair<'a> {
     policy: &'a mut dyn Policy,
     model: &'a mut dyn Policy,
@@ -88,8 +89,7 @@ impl Pair<'_> {
         self.both(|policy| policy.evicted(id(block), content));
     }
 
-    /// Handles a popped block. If it is not in use, it is evicted or parked. If it is in use, it is
-    /// parked.
+    /// Parks or evicts a popped block. It is parked if it is in use, or if it is to be evicted later.
     fn given_up(&mut self, at: usize, then: Then) {
         if self.blocks[at].held || then == Then::Later {
             self.blocks[at].parked = true;

@@ -1,24 +1,23 @@
-//! `Counts`: the differences between the reference counts that vLLM sees and the reference counts in
-//! the core.
+//! `Counts`: the differences between the reference counts that vLLM sees and those in the core pool.
 //!
 //! vLLM writes reference counts directly, and moves blocks out of its queue and into it without
-//! changing counts. The core always counts. It holds one reference to a block that vLLM took out of the
-//! queue directly. The count that vLLM sees (the shown count) does not include that reference. The
-//! shown count is the core's count plus the difference stored here.
+//! changing counts. The core always counts. For example, it holds one reference to a block that vLLM
+//! took out of the queue directly, but vLLM does not count this reference. The count that vLLM sees
+//! (the *shown* count) is the core's count plus the difference stored here.
 //!
 //! In ordinary operation there are no differences. If vLLM writes the count of a block in use, the
 //! core's count is usually set to the same value.
 
 use hashbrown::HashMap;
 
-/// Differences by block. A difference of 0 is not stored.
+/// For each block, the shown count minus the core's count. Blocks without a difference have no entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     differences: HashMap<u32, i64>,
 }
 
 impl Counts {
-    /// Whether there are no differences, so that the shown counts equal the core's counts.
+    /// Whether the shown count of every block equals its count in the core.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.differences.is_empty()

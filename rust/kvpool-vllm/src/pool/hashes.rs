@@ -1,14 +1,14 @@
 //! Changes of keys: the keys that a block has, and the blocks that the index lists under a key.
 //!
-//! The registration of a block in the core depends on its hash ([`Pool::settle`]). A block in use is
-//! registered exactly if it has a hash. If its key is regular (the core can store it), the block is
-//! registered under the key's name, and otherwise as hidden content. A block in the queue remains in
-//! its part of the queue. If the core cannot store a hash, the overlay does.
+//! Each change also adjusts the registration of the block in the core ([`Pool::settle`]). A block in
+//! use is registered exactly if it has a hash. If the core can store its key, the block is registered
+//! under that key. Otherwise it is registered as a hidden content, which no lookup of the core finds,
+//! and the overlay stores the hash. A block in the queue remains where it is.
 //!
-//! If the core can no longer represent one of the blocks of a regular key, the key moves to the overlay
-//! with all its blocks ([`Pool::make_irregular`]).
+//! If the core can no longer store the key for one of its blocks, the key moves to the overlay with all
+//! its blocks ([`Pool::make_irregular`]).
 //!
-//! Costs: O(1) per key; O(copies) when a key leaves the core.
+//! Costs: O(1) per key; O(blocks of the key) when a key moves to the overlay.
 
 use kvpool::{BlockId, Name, PoolError};
 
@@ -17,19 +17,19 @@ use crate::key::Key;
 use crate::pool::overlay::Hash;
 use crate::pool::{Pool, Removed};
 
-/// Bit of a mark that is set if the index once listed two blocks under the block's key at the same
-/// time.
+/// A bit in an entry of [`Pool::marks`]. It is set if the index has listed two blocks under the block's
+/// key at the same time.
 pub(crate) const SHARED: u32 = 1 << 31;
-/// Value of a mark if the number of tokens of the hash is unknown.
+/// The entry in [`Pool::marks`] of a block whose hash covers an unknown number of tokens.
 pub(crate) const NO_TOKENS: u32 = SHARED - 1;
 
-/// The name of a key in the core: hash and group.
 type Named = (kvpool::BlockHash, u16);
 
 impl Pool {
-    /// Writes the hash of `block`. The index does not change.
+    /// Sets the hash of `block`. The index, in which lookups find blocks, does not change.
     pub fn set_hash(&mut self, block: u32, key: Key, num_tokens: Option<u32>) {
-        // Ignore the error: a poisoned pool accepts no more hashes.
+        // An error is ignored, because it means that an invariant is broken and the pool refuses all
+        // calls.
         let _refused = self.write_hash(block, key, num_tokens);
     }
 
@@ -42,8 +42,8 @@ impl Pool {
         if !self.keeps_history() || block == 0 {
             return self.settle(block);
         }
-        // Notify the policy that the block now has another content. If the block is free, it joins the
-        // cached blocks.
+        // Notify the policy that the block now has another content. A free block joins the cached-free
+        // blocks.
         let id = [BlockId::new(block)];
         let was_queued = self.held(block) == 0;
         self.drop_content(block)?;
@@ -54,7 +54,7 @@ impl Pool {
         if was_queued { self.core.release_in_order(&id) } else { Ok(()) }
     }
 
-    /// Removes the hash of `block`. The index does not change.
+    /// Removes the hash of `block`. The index, in which lookups find blocks, does not change.
     pub fn reset_hash(&mut self, block: u32) {
         let detached = self.detach(block);
         let _refused = detached.and_then(|()| {
@@ -63,15 +63,15 @@ impl Pool {
         });
     }
 
-    /// Caches `block` under `key`. The key becomes the block's hash if the block has none, otherwise a
-    /// further key. Changes nothing if the block already has this key. Returns whether the key is new
-    /// to the index, which means that no block was cached under it.
+    /// Caches `block` under `key`. The key becomes the block's hash, or a further key if the block has
+    /// a hash. Changes nothing if the block already has this key. Returns whether no other block was
+    /// cached under the key before.
     pub fn insert_hash(&mut self, key: Key, block: u32, num_tokens: Option<u32>) -> bool {
         self.insert_hash_behind(key, block, num_tokens, 0, None)
     }
 
-    /// Like [`Self::insert_hash`]. The caller also passes the `depth` of the block in its table and the
-    /// key of its `parent`.
+    /// Like [`Self::insert_hash`]. `depth` is the position of the block in its table, and `parent` is
+    /// the key of the previous block.
     pub fn insert_hash_behind(
         &mut self,
         key: Key,
@@ -84,10 +84,10 @@ impl Pool {
         matches!(self.give(key, block, num_tokens, (depth, before)), Ok(Some(true)))
     }
 
-    /// Gives the key to `block`, and adds it to the index. The key becomes the block's hash if the
-    /// block has none, otherwise a further key. `place` contains the depth and the previous block.
-    /// Returns whether no block was cached under the key. If `block` itself already was, changes
-    /// nothing and returns `None`.
+    /// Caches `block` under `key`. The key becomes the block's hash, or a further key if the block has
+    /// a hash. `place` contains the block's depth in its table and the previous block. Returns whether
+    /// no block was cached under the key. If `block` already has the key, changes nothing and returns
+    /// `None`.
     pub(crate) fn give(
         &mut self,
         key: Key,
@@ -112,7 +112,8 @@ impl Pool {
         self.lead_to(key, block).map(Some)
     }
 
-    /// Gives a hash to a block that has none. Returns whether no block was cached under the key.
+    /// Gives a block its first hash. Returns whether no block was cached under the key. The tuple
+    /// contains the block's depth in its table and the previous block.
     fn give_hash(
         &mut self,
         key: Key,
@@ -122,7 +123,8 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         let id = BlockId::new(block);
         if block != 0 && self.held(block) == 0 && self.keeps_history() {
-            // Notify the policy of a new content. From now on, the block is one of the cached blocks.
+            // Notify the policy of a new content. From now on, the block is one of the cached-free
+            // blocks.
             self.drop_content(block)?;
             self.core.acquire_by_id(&[id])?;
             let is_new = self.give_hash(key, block, num_tokens, (depth, before))?;
@@ -151,9 +153,8 @@ impl Pool {
         Ok(is_new)
     }
 
-    /// Fixes the length of digests in the core, using the first key that the core can store. This is
-    /// possible only while the core has no key, because two keys with digests of different lengths
-    /// might have the same name.
+    /// Sets the length of all digests in the core to that of this key. This is possible only while the
+    /// core has no key: padded digests of different lengths might be equal.
     #[inline]
     pub(crate) fn learn_length(&mut self, key: &Key) {
         let len = key.digest().len();
@@ -162,7 +163,7 @@ impl Pool {
         }
     }
 
-    /// Returns the name of `key` in the core, or `None` if the core cannot store it.
+    /// Returns the core's name for `key`. `None` if the core cannot store this key.
     #[inline(always)]
     pub(crate) fn regular_name(&self, key: &Key, num_tokens: Option<u32>) -> Option<Named> {
         let is_noted = num_tokens.is_none_or(|tokens| tokens < NO_TOKENS);
@@ -173,7 +174,7 @@ impl Pool {
         key.name(self.digest_len)
     }
 
-    /// Stores the number of tokens for a hash that the core stores from now on.
+    /// Stores how many tokens a hash that is now in the core covers. `None` means unknown.
     #[inline]
     pub(crate) fn mark(&mut self, block: u32, num_tokens: Option<u32>) {
         if let Some(mark) = self.marks.get_mut(block as usize) {
@@ -181,8 +182,8 @@ impl Pool {
         }
     }
 
-    /// Marks that `block` has the same name as other blocks. Sets the marks of `block` and of the first
-    /// of these blocks.
+    /// Marks that the index lists several blocks under the key of `block`. Sets the bit for `block` and
+    /// for the first of these blocks.
     pub(crate) fn mark_shared(&mut self, block: u32) {
         let first = self.core.name_of(BlockId::new(block)).and_then(|name| self.core.find_named(name));
         for block in first.into_iter().map(BlockId::get).chain([block]) {
@@ -204,14 +205,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds `block` to the overlay's index under a key. Returns whether no block was cached under the
-    /// key.
+    /// Lists `block` under a key in the overlay, to which the key moves if it is in the core. Returns
+    /// whether no block was cached under the key.
     fn lead_to(&mut self, key: Key, block: u32) -> Result<bool, PoolError> {
         self.make_irregular(&key)?;
         Ok(self.overlay.insert(key, block))
     }
 
-    /// Moves a key with all its blocks from the core to the overlay. Their contents become hidden.
+    /// Moves a key with all its blocks from the core to the overlay. In the core, the contents of these
+    /// blocks become hidden: lookups no longer find them.
     fn make_irregular(&mut self, key: &Key) -> Result<(), PoolError> {
         let copies = self.regular_copies(key);
         if copies.is_empty() {
@@ -231,7 +233,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Moves the hash of `block`, if it has one, from the core to the overlay.
+    /// If the hash of `block` is in the core, moves it to the overlay, together with all blocks of its
+    /// key.
     pub(crate) fn detach(&mut self, block: u32) -> Result<(), PoolError> {
         match self.core.name_of(BlockId::new(block)).map(|name| Key::of_name(name, self.digest_len)) {
             Some(key) => self.make_irregular(&key),
@@ -239,8 +242,8 @@ impl Pool {
         }
     }
 
-    /// Removes `block` from the index under `key`, without changing the block's hash. Returns whether
-    /// the block was listed there.
+    /// Removes `block` from the index under `key`. The block keeps its hash. Returns whether the block
+    /// was listed there.
     pub fn remove_from_index(&mut self, key: &Key, block: u32) -> bool {
         let is_there = self.keys().leads_to(key, block) && self.make_irregular(key).is_ok();
         let removed = is_there && self.overlay.remove(key, block).is_some();
@@ -248,7 +251,7 @@ impl Pool {
         removed
     }
 
-    /// Removes all entries of the index, without changing the hashes of blocks. O(blocks).
+    /// Removes all entries of the index. Blocks keep their hashes. O(blocks of the pool).
     pub fn clear_index(&mut self) {
         self.removals += 1;
         for block in 1..self.num_blocks as u32 {
@@ -258,7 +261,7 @@ impl Pool {
     }
 
     /// Removes all keys of `block`: first its hash, then its further keys. If the hash was already
-    /// removed with [`Self::reset_hash`], the further keys remain, as in vLLM.
+    /// removed with [`Self::reset_hash`], the block keeps its further keys, as in vLLM.
     pub fn remove_hashes(&mut self, block: u32) -> Vec<Removed> {
         let mut removed = Vec::new();
         let _refused = self.remove_hashes_into(block, &mut Some(&mut removed));
@@ -283,8 +286,8 @@ impl Pool {
         self.settle(block)
     }
 
-    /// Like [`Self::remove_hashes_into`], for a block that has no hash in the core. Does not change the
-    /// registration of the block.
+    /// Like [`Self::remove_hashes_into`]. The hash of the block must be in the overlay. The block's
+    /// registration in the core does not change.
     pub(crate) fn remove_irregular(&mut self, block: u32, removed: &mut Option<&mut Vec<Removed>>) {
         if let Some(Hash { key, .. }) = self.overlay.hashes.remove(&block) {
             if let Some(last_copy) = self.overlay.remove(&key, block) {
@@ -305,7 +308,7 @@ impl Pool {
         }
     }
 
-    /// Records that the index no longer lists `block` under a key.
+    /// Counts a removed key and, if `removed` is given, appends it there.
     pub(crate) fn note_removed(
         &mut self,
         block: u32,
@@ -322,7 +325,7 @@ impl Pool {
     /// Moves the keys of `from` to `to`, which must not have a hash. Lookups then find `to`.
     ///
     /// # Errors
-    /// [`VllmError::AlreadyCached`] if `to` has a hash; [`VllmError::UnknownBlock`].
+    /// [`VllmError::AlreadyCached`] if `to` has a hash. [`VllmError::UnknownBlock`] for an unknown id.
     pub fn move_hashes(&mut self, from: u32, to: u32) -> Result<(), VllmError> {
         self.check(from)?;
         self.check(to)?;
@@ -338,7 +341,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Adjusts the registration of `block` in the core to the hash that the block has.
+    /// Makes the registration of `block` in the core agree with its hash: a block in use is registered
+    /// exactly if it has a hash.
     pub(crate) fn settle(&mut self, block: u32) -> Result<(), PoolError> {
         let id = BlockId::new(block);
         if block == 0 || block as usize >= self.num_blocks {
@@ -346,7 +350,7 @@ impl Pool {
         }
         let (is_registered, is_hashed) = (self.core.is_registered(id), self.is_hashed(block));
         if self.held(block) == 0 {
-            // With `lru`, the block keeps its position in the queue.
+            // With `lru`, a free block without a hash keeps its position in the queue.
             return if !is_hashed && self.keeps_history() { self.drop_content(block) } else { Ok(()) };
         }
         match (is_registered, self.caching && is_hashed) {

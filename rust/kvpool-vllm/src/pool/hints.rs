@@ -1,12 +1,13 @@
-//! Hints about the future use of blocks, with vLLM's block ids: the retention of [`kvpool::BlockPool`],
-//! and how requests ended.
+//! Hints about the future use of blocks: how long to retain them, which tenant they belong to, and how
+//! requests ended.
 //!
-//! This module has no state. [`kvpool::retention`] defines what hints mean and when they end. A hint is
-//! ignored for a block that has no hash, or whose hash is not in the core. A pool with retention orders
-//! its cached blocks like a pool with another policy than `lru`: it [keeps a
-//! history](Pool::keeps_history), and the order among these blocks may differ from vLLM's.
+//! These calls take vLLM's block ids and pass the hints to [`kvpool::BlockPool`]. [`kvpool::retention`]
+//! defines what hints mean and when they end. A hint is ignored for a block that has no hash, or whose
+//! hash is not in the core. In a pool with retention, the order among cached blocks may differ from
+//! vLLM's, as with any policy other than `lru` ([`Pool::keeps_history`]).
 //!
-//! Costs: O(1) per block, O(log blocks) with a time to live; nothing for a pool without retention.
+//! Costs: O(1) per block, or O(log blocks) for hints with a time to live. A pool without retention has
+//! no costs.
 
 use kvpool::retention::{HintReport, Retention, RetentionStats, TenantId};
 use kvpool::{BlockId, Signal};
@@ -15,8 +16,8 @@ use crate::error::VllmError;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Sets the retention of blocks: how long they are worth keeping. The blocks may be in use or free.
-    /// The null block is ignored.
+    /// Sets the retention of blocks, which determines how long they stay cached. The blocks may be in
+    /// use or free. The null block is ignored.
     ///
     /// # Errors
     /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for the errors of
@@ -24,40 +25,41 @@ impl Pool {
     pub fn retain(&mut self, blocks: &[u32], retention: Retention) -> Result<HintReport, VllmError> {
         let mut ids = self.named(blocks)?;
         let given = ids.len();
-        // A hidden content only marks a position in the queue, and cannot be hit.
+        // Hidden contents are ignored, because no lookup can find them.
         ids.retain(|&id| !self.core.is_hidden(id));
         let report = self.core.retain(&ids, retention).map_err(|error| self.refusal(error))?;
         Ok(HintReport { ignored: report.ignored + given - ids.len(), ..report })
     }
 
-    /// Assigns blocks to a tenant. They count towards the limits of `tenant` as long as they are
-    /// cached. A block that already has a tenant keeps it.
+    /// Assigns blocks to a tenant. While they are cached, they count towards the limits of `tenant`. A
+    /// block that already has a tenant keeps it.
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] without retention.
+    /// [`VllmError::UnknownBlock`] for an unknown id. [`VllmError::Pool`] if the pool has no retention.
     pub fn assign_tenant(&mut self, blocks: &[u32], tenant: TenantId) -> Result<(), VllmError> {
         let ids = self.named(blocks)?;
         self.core.assign_tenant(&ids, tenant).map_err(|error| self.refusal(error))
     }
 
-    /// Reports how a request ended, for its blocks. Call this before the request releases them: see
-    /// [`kvpool::BlockPool::signal`].
+    /// Notifies the policy how the request that holds these blocks ended. Call this before the request
+    /// releases them: see [`kvpool::BlockPool::signal`].
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`]; [`VllmError::Pool`] for the errors of that method.
+    /// [`VllmError::UnknownBlock`] for an unknown id. [`VllmError::Pool`] for the errors of
+    /// [`kvpool::BlockPool::signal`].
     pub fn signal(&mut self, blocks: &[u32], signal: Signal) -> Result<(), VllmError> {
         let ids = self.named(blocks)?;
         self.core.signal(&ids, signal).map_err(|error| self.refusal(error))
     }
 
-    /// Whether the policy of this pool uses [`Self::signal`].
+    /// Whether the pool's eviction policy uses the notifications of [`Self::signal`].
     #[must_use]
     pub fn wants_signals(&self) -> bool {
         self.core.wants_signals()
     }
 
-    /// Sets the present time, in seconds, on a clock of the caller. Returns the number of retentions
-    /// that have expired.
+    /// Sets the present time, in seconds on any clock that the caller chooses. Returns the number of
+    /// retentions that expired.
     ///
     /// # Errors
     /// [`VllmError::Pool`] for the errors of [`kvpool::BlockPool::advance_time`].
@@ -65,7 +67,7 @@ impl Pool {
         self.core.advance_time(now).map_err(|error| self.refusal(error))
     }
 
-    /// Returns the number of retained blocks by kind of retention. `None` if the pool has no retention.
+    /// Returns how many blocks are retained, by kind of retention. `None` if the pool has no retention.
     #[must_use]
     pub fn retention_stats(&self) -> Option<RetentionStats> {
         self.core.retention_stats()

@@ -14,7 +14,8 @@ fn ensure(
 }
 
 impl Pool {
-    /// Recomputes everything from scratch, including the core's own counts.
+    /// Recomputes all counts and relations of keys, blocks and queue, including those of the core, and
+    /// checks the invariants V1 to V4.
     ///
     /// # Errors
     /// The first broken invariant.

@@ -4,7 +4,8 @@
 //! blocks under one key. A lookup returns the block that was cached first, among those that still
 //! exist. A block has one hash, and may have further keys for prefixes that end inside of it.
 //!
-//! `Keys` is a view of a [`Pool`]. It combines the core's index and the overlay.
+//! `Keys` is a view of a [`Pool`]. It combines the core's index with the overlay, which contains the
+//! keys that the core cannot store.
 
 use kvpool::{BlockId, Name};
 
@@ -19,7 +20,7 @@ pub struct Keys<'a> {
 }
 
 impl Pool {
-    /// Returns the block that was cached first under `key`, among those that still are.
+    /// Returns the block that was cached first under `key`, among those that are still cached.
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key) -> Option<u32> {
@@ -31,14 +32,14 @@ impl Pool {
         self.overlay.copies(key).first().copied()
     }
 
-    /// Whether `block` has a hash.
     #[inline]
     pub(crate) fn is_hashed(&self, block: u32) -> bool {
         self.core.name_of(BlockId::new(block)).is_some()
             || !self.overlay.hashes.is_empty() && self.overlay.hashes.contains_key(&block)
     }
 
-    /// Returns the number of tokens that the hash of `block` covers, if it has a hash.
+    /// Returns the number of tokens that the hash of `block` covers. The outer `None` means that the
+    /// block has no hash, the inner one that the number is unknown.
     #[inline]
     pub(crate) fn tokens_of(&self, block: u32) -> Option<Option<u32>> {
         if self.core.name_of(BlockId::new(block)).is_some() {
@@ -51,7 +52,7 @@ impl Pool {
         self.overlay.hashes.get(&block).map(|hash| hash.num_tokens)
     }
 
-    /// Returns the blocks that the core lists under `key`.
+    /// Returns the blocks that the core (not the overlay) lists under `key`.
     pub(crate) fn regular_copies(&self, key: &Key) -> Vec<BlockId> {
         match key.name(self.digest_len) {
             Some((hash, group)) => self.core.copies_named(Name { hash: &hash, group }),
@@ -59,7 +60,7 @@ impl Pool {
         }
     }
 
-    /// Whether the core has a block under `key`, and once had two such blocks at the same time.
+    /// Whether the core has a block under `key`, and has had two such blocks at the same time.
     pub(crate) fn was_shared_in_core(&self, key: &Key) -> bool {
         let copies = self.regular_copies(key);
         copies.iter().any(|block| self.marks.get(block.index()).is_some_and(|mark| mark & SHARED != 0))
@@ -71,8 +72,8 @@ impl<'a> Keys<'a> {
         Self { pool }
     }
 
-    /// Returns the number of distinct keys with at least one block. O(1) in ordinary operation.
-    /// O(blocks) while there are cached blocks whose keys are not in the core.
+    /// Returns the number of distinct keys under which blocks are cached. O(1) in ordinary operation.
+    /// O(blocks of the pool) while there are cached blocks whose keys the core cannot store.
     #[must_use]
     pub fn len(&self) -> usize {
         let regular =
@@ -86,7 +87,7 @@ impl<'a> Keys<'a> {
         self.len() == 0
     }
 
-    /// Returns the block that was cached first under `key`, among those that still are.
+    /// Returns the block that was cached first under `key`, among those that are still cached.
     #[must_use]
     pub fn first(&self, key: &Key) -> Option<u32> {
         self.pool.find(key)
@@ -99,7 +100,7 @@ impl<'a> Keys<'a> {
         regular.chain(self.pool.overlay.copies(key).iter().copied()).collect()
     }
 
-    /// Whether `key` had more than one block at the same time, at any moment since it last had none.
+    /// Whether `key` has ever had two blocks at the same time since it last had none.
     #[must_use]
     pub fn was_shared(&self, key: &Key) -> bool {
         let irregular = self.pool.overlay.index.get(key).is_some_and(|copies| copies.was_shared);
@@ -114,7 +115,7 @@ impl<'a> Keys<'a> {
             || self.pool.overlay.copies(key).contains(&block)
     }
 
-    /// Returns the hash of `block`, and the number of tokens that it covers.
+    /// Returns the hash of `block`, and the number of tokens that it covers (`None` if unknown).
     #[must_use]
     #[inline]
     pub fn hash_of(&self, block: u32) -> Option<(Key, Option<u32>)> {
@@ -136,7 +137,7 @@ impl<'a> Keys<'a> {
         self.pool.overlay.further.keys().copied()
     }
 
-    /// Iterates over the keys in the core's index. O(blocks).
+    /// Iterates over the keys that are in the core's index. O(blocks of the pool).
     fn regular(self) -> impl Iterator<Item = Key> + 'a {
         let pool = self.pool;
         (1..pool.num_blocks as u32).map(BlockId::new).filter_map(move |block| {
@@ -146,7 +147,8 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Iterates over every key that has a block, in arbitrary order. O(blocks).
+    /// Iterates over every key under which a block is cached, in arbitrary order. O(blocks of the
+    /// pool).
     pub fn iter(&self) -> impl Iterator<Item = Key> + 'a {
         self.regular().chain(self.pool.overlay.index.keys().copied())
     }

@@ -1,37 +1,39 @@
 //! `Pool`: vLLM's block pool, implemented on top of [`kvpool::BlockPool`].
 //!
-//! References, contents, the free list and the order of eviction belong to one [`kvpool::BlockPool`],
-//! with its invariants, its scrubber and its digest. This module only adds what vLLM does in addition:
+//! References, contents, the free list and the order of eviction belong to one [`kvpool::BlockPool`]
+//! (the core), with its invariants, its scrubber and its digest. This module only adds what vLLM's pool
+//! does in addition:
 //!
-//! - A key (digest and group) is the name of a content in the core. Keys that cannot be names are in an
-//!   overlay (`overlay`). The contents of their blocks are *hidden* in the core: they have a position
-//!   in the order of eviction, but no lookup finds them.
-//! - If vLLM takes a block out of the queue directly, the core holds a reference to it. vLLM does not
-//!   see this reference (`counts`).
-//! - If a hash is removed while the block keeps its position, its content becomes hidden.
+//! - A key (digest and group) is the name of a content in the core. The `overlay` stores the keys that
+//!   cannot be names. The contents of their blocks are *hidden* in the core: they have a position in
+//!   the order of eviction, but no lookup finds them.
+//! - If vLLM takes a block out of the queue directly, the core holds a reference to it that vLLM does
+//!   not see (`counts`).
+//! - If a block's hash is removed and the block keeps its position in the queue, its content becomes
+//!   hidden.
 //! - A block without a hash at the back of the queue has a hidden content.
 //! - A block with a hash at the front of the queue is a free block in the core. Its hash is in the
 //!   overlay.
-//! - One number per block (`marks`) stores the number of tokens of its hash, and whether its key once
+//! - One number per block (`marks`) stores how many tokens its hash covers, and whether its key ever
 //!   had two blocks.
 //!
-//! Therefore a block in use is registered in the core exactly if it has a hash. The queue is the free
-//! list, followed by the order of eviction. With `lru` all contents have depth 0, so the blocks of one
-//! release keep their order.
+//! Therefore a block in use is registered in the core exactly if it has a hash. The queue is the core's
+//! free list, followed by its order of eviction. With `lru` all contents have depth 0, so the blocks of
+//! one release keep their order.
 //!
-//! Invariants, which [`Pool::check_invariants`] recomputes together with those of the core:
+//! Invariants, which [`Pool::check_invariants`] checks together with those of the core:
 //! - V1: the blocks of a key are listed in the core or in the overlay, never in both.
 //! - V2: a block is in the queue exactly if it has no references. The null block is never in the queue.
 //! - V3: a block is listed under a key exactly if it has this key, as its hash or as a further key.
-//! - V4: a block in use is registered exactly if it has a hash. With another policy than `lru`, a free
-//!   block with a hash is among the cached blocks.
+//! - V4: a block in use is registered in the core exactly if it has a hash. With another policy than
+//!   `lru`, a free block with a hash is one of the cached-free blocks.
 //!
 //! V2, V3 and the second half of V4 hold after calls of the pool's own operations. vLLM also writes
 //! reference counts and hashes directly ([`Pool::set_ref_count`], [`Pool::set_hash`]), which can break
 //! these invariants here as in vLLM. The other invariants always hold ([`Pool::check_representation`]).
 //!
-//! Costs: O(1) per block and key. The memory is that of the core plus 4 bytes per block. An entry in an
-//! overlay takes about 100 bytes.
+//! Costs: O(1) per block and key. The memory is that of the core plus 4 bytes per block. An entry in
+//! the overlay takes about 100 bytes.
 
 pub(crate) mod counts;
 pub(crate) mod hashes;
@@ -64,7 +66,7 @@ pub struct Removed {
     pub last_copy: bool,
 }
 
-/// A block pool of vLLM. Block 0 is the null block.
+/// A drop-in replacement for vLLM's block pool. Block 0 is the null block.
 ///
 /// ```
 /// use kvpool_vllm::Pool;
@@ -81,40 +83,40 @@ pub struct Pool {
     pub(crate) core: BlockPool,
     pub(crate) num_blocks: usize,
     pub(crate) caching: bool,
-    /// Number of bytes in the digests that the core stores. Before the first key, it is larger than any
-    /// digest.
+    /// Length of the digests in the core, in bytes. Before the core has its first key, it is larger
+    /// than any digest.
     pub(crate) digest_len: usize,
     /// For each block whose hash is in the core: the number of tokens that the hash covers, and whether
-    /// its key once had two blocks. See `hashes`.
+    /// its key ever had two blocks. `hashes` defines the bits.
     pub(crate) marks: Vec<u32>,
     /// Number of blocks whose content is hidden in the core.
     pub(crate) hidden: usize,
     pub(crate) overlay: Overlay,
     pub(crate) counts: Counts,
-    /// Number of blocks in the queue that are not counted as free, because vLLM has written a different
-    /// number of free blocks.
+    /// Number of blocks that are in the queue but not counted as free. vLLM can write such a number of
+    /// free blocks directly.
     withheld: usize,
-    /// Number of times that a key was removed from a block. While it does not change, the results of
-    /// earlier lookups remain valid.
+    /// Number of times that a key was removed from a block. The results of lookups are valid until it
+    /// changes.
     pub(crate) removals: u64,
-    /// The groups in which a block is useless without the previous block.
+    /// The groups in which a block can be hit only together with the previous block.
     pub(crate) chained: Vec<u32>,
-    /// Buffers for the blocks and hashes of the present call.
+    /// Buffer for the blocks of the present call.
     pub(crate) ids: Vec<BlockId>,
     pub(crate) batch: Vec<BlockHash>,
 }
 
 impl Pool {
-    /// Creates a pool of the blocks `0..num_blocks`, which are all free except for the null block.
-    /// Without `caching`, no block keeps its hash.
+    /// Creates a pool of the blocks `0..num_blocks`. All of them are free except for the null block. If
+    /// `caching` is false, no block keeps its hash.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] for a number of blocks that is 0 or too large.
+    /// [`VllmError::Pool`] if the number of blocks is 0 or too large.
     pub fn new(num_blocks: usize, caching: bool) -> Result<Self, VllmError> {
         Self::with_policy(num_blocks, caching, EvictionPolicy::LRU)
     }
 
-    /// Like [`Self::new`], with a policy that determines another order of eviction.
+    /// Like [`Self::new`], with a policy that determines the order of eviction.
     ///
     /// # Errors
     /// Like [`Self::new`].
@@ -122,11 +124,12 @@ impl Pool {
         Self::with_retention(num_blocks, caching, policy, None)
     }
 
-    /// Like [`Self::with_policy`], with retention: hints change the position of blocks in that order
+    /// Like [`Self::with_policy`], with retention: hints change the order of eviction
     /// ([`Self::retain`]).
     ///
     /// # Errors
-    /// Like [`Self::new`]; [`VllmError::Pool`] for pins and floors that exceed the size of the pool.
+    /// Like [`Self::new`]. [`VllmError::Pool`] if the pins and floors of `retention` exceed the size of
+    /// the pool.
     pub fn with_retention(
         num_blocks: usize,
         caching: bool,
@@ -170,14 +173,15 @@ impl Pool {
         self.num_blocks
     }
 
-    /// Returns the core pool for reading its statistics and states, and the reason if it refuses work.
+    /// Returns the core pool, to read its statistics and states, and why it refuses calls after a
+    /// broken invariant.
     #[must_use]
     pub const fn core(&self) -> &BlockPool {
         &self.core
     }
 
-    /// Adds an observer to the core, as in [`PoolWatch::watch`]. The observer does not see the
-    /// overlays.
+    /// Adds an observer to the core pool, as in [`PoolWatch::watch`]. The observer does not see keys
+    /// that the core cannot store.
     ///
     /// # Errors
     /// [`VllmError::Pool`] with the name of the wrong setting and its allowed values.
@@ -185,8 +189,8 @@ impl Pool {
         Ok(self.core.watch(config)?)
     }
 
-    /// Checks the next `blocks` blocks of the core, and the sums of its counts, as in
-    /// [`Scrubber::scrub`].
+    /// Checks the invariants of the next `blocks` blocks of the core pool, and the sums of its counts,
+    /// as in [`Scrubber::scrub`].
     ///
     /// # Errors
     /// [`VllmError::Pool`] with the broken invariant. Later calls return the same error.
@@ -194,24 +198,22 @@ impl Pool {
         Ok(scrubber.scrub(&mut self.core, blocks)?)
     }
 
-    /// Returns the digest of the core's state, as in [`PoolWatch::state_digest`]. `None` if no observer
-    /// computes a digest.
+    /// Returns the digest of the core pool's state, as in [`PoolWatch::state_digest`]. `None` if no
+    /// observer computes it.
     pub fn state_digest(&mut self) -> Option<u64> {
         self.core.state_digest()
     }
 
-    /// Number of blocks in the queue.
     #[inline]
     pub(crate) fn queue_len(&self) -> usize {
         self.core.num_available()
     }
 
-    /// Whether `block` is in the queue.
     pub(crate) fn is_queued(&self, block: u32) -> bool {
         block != 0 && (block as usize) < self.num_blocks && self.held(block) == 0
     }
 
-    /// Returns the number of references that the core has for `block`.
+    /// Returns the number of references that the core has for `block`. vLLM may see another number.
     #[inline]
     pub(crate) fn held(&self, block: u32) -> u32 {
         self.core.ref_count(BlockId::new(block)).unwrap_or(0)
@@ -224,13 +226,12 @@ impl Pool {
         self.queue_len().saturating_sub(self.withheld)
     }
 
-    /// Sets the number of free blocks directly, as vLLM's queue allows. The queue does not change.
-    /// Allocations use this number. From then on it changes together with the queue, but never becomes
-    /// negative.
+    /// Sets the number of free blocks directly, as vLLM's queue allows. The queue itself does not
+    /// change, but allocations fail beyond this number. Later changes of the queue change the number
+    /// too, but it never becomes negative.
     ///
     /// # Errors
-    /// [`VllmError::Pool`] for more blocks than the queue contains, because those could not be
-    /// allocated.
+    /// [`VllmError::Pool`] if the queue has fewer blocks, because not all of them could be allocated.
     pub fn set_num_free(&mut self, count: usize) -> Result<(), VllmError> {
         let queued = self.queue_len();
         self.withheld = queued.checked_sub(count).ok_or_else(|| {
@@ -243,14 +244,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Number of times that a key was removed from a block. While it does not change, a repeated lookup
-    /// returns the same blocks.
+    /// Number of times that a key was removed from a block. Until it changes, a repeated lookup returns
+    /// the same blocks.
     #[must_use]
     pub const fn removals(&self) -> u64 {
         self.removals
     }
 
-    /// Returns a view of the keys of blocks, and of the blocks of keys.
+    /// Returns a view that finds the keys of a block, and the blocks of a key.
     #[must_use]
     pub const fn keys(&self) -> Keys<'_> {
         Keys::of(self)
@@ -261,7 +262,7 @@ impl Pool {
         self.peek(self.queue_len()).into_iter()
     }
 
-    /// Returns the next `n` blocks of the queue, without allocating them.
+    /// Returns the first `n` blocks of the queue, without allocating them.
     #[must_use]
     pub fn peek(&self, n: usize) -> Vec<u32> {
         self.core.peek(n).into_iter().map(BlockId::get).collect()
@@ -288,14 +289,14 @@ impl Pool {
         }
     }
 
-    /// Whether the shown counts equal the core's counts, and the core has no additional block.
+    /// Whether the core and vLLM see the same blocks with the same reference counts.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.counts.is_empty() && self.num_blocks > 1
     }
 
     /// Allocates the next `n` free blocks, each with one reference, and removes their keys. Appends the
-    /// removed keys to `removed`, one block after the other.
+    /// blocks to `out`, and the removed keys to `removed`.
     ///
     /// # Errors
     /// [`VllmError::OutOfBlocks`] if fewer blocks are free.
@@ -333,8 +334,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Allocates blocks if some of them have keys that are not in the core, or counts that differ from
-    /// the core's.
+    /// Does the work of [`Self::allocate`] if there are keys that are not in the core, or counts that
+    /// differ from the core's.
     #[cold]
     fn allocate_marked(
         &mut self,
@@ -365,7 +366,7 @@ impl Pool {
     /// Adds one reference to each block, except the null block. Free blocks leave the queue.
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`].
+    /// [`VllmError::UnknownBlock`] for an unknown id.
     pub fn touch(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
         self.gather(blocks);
         if self.is_plain() && self.hidden == 0 && self.overlay.hashes.is_empty() {
@@ -375,7 +376,7 @@ impl Pool {
         self.acquire_shown()
     }
 
-    /// Stores the blocks of a call in the buffer, without the null block.
+    /// Stores these blocks, without the null block, in the buffer of the present call.
     #[inline]
     pub(crate) fn gather(&mut self, blocks: &[u32]) {
         self.ids.clear();
@@ -385,31 +386,32 @@ impl Pool {
         }
     }
 
-    /// Drops one reference of each block, except the null block. Blocks that have no references
-    /// afterwards become free in the given order. Those without a hash go to the front of the queue in
-    /// this order, so they are reused before all other blocks. Those with a hash go to the end of the
-    /// queue.
+    /// Drops one reference of each block, except the null block. Blocks that then have no references
+    /// become free in the given order. Those without a hash go to the front of the queue in this order,
+    /// so they are reused before all other blocks. Those with a hash go to the end of the queue.
     ///
     /// # Errors
-    /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
+    /// [`VllmError::NotHeld`] if a block is freed more often than it has references.
+    /// [`VllmError::UnknownBlock`] for an unknown id.
     pub fn free(&mut self, blocks: impl IntoIterator<Item = u32>) -> Result<(), VllmError> {
         self.ids.clear();
         self.ids.extend(blocks.into_iter().filter(|&block| block != 0).map(BlockId::new));
         self.drop_gathered(false)
     }
 
-    /// Drops one reference of each block. Blocks that have no references afterwards go to the end of
-    /// the queue, with or without a hash.
+    /// Drops one reference of each block. Blocks that then have no references go to the end of the
+    /// queue, with or without a hash.
     ///
     /// # Errors
-    /// [`VllmError::NotHeld`], [`VllmError::UnknownBlock`].
+    /// [`VllmError::NotHeld`] if a block has fewer references. [`VllmError::UnknownBlock`] for an
+    /// unknown id.
     pub fn unpin(&mut self, blocks: &[u32]) -> Result<(), VllmError> {
         self.ids.clear();
         self.ids.extend(blocks.iter().map(|&block| BlockId::new(block)));
         self.drop_gathered(true)
     }
 
-    /// Drops one shown reference of each block in the buffer.
+    /// For each block in the buffer, drops one of the references that vLLM sees.
     fn drop_gathered(&mut self, to_back: bool) -> Result<(), VllmError> {
         if !self.is_plain() {
             self.drop_shown()?;
@@ -417,7 +419,7 @@ impl Pool {
         self.release(to_back).map_err(|error| self.refusal(error))
     }
 
-    /// Drops one reference in the core of each block in the buffer.
+    /// For each block in the buffer, drops one of the core's references.
     #[inline]
     pub(crate) fn release(&mut self, to_back: bool) -> Result<(), PoolError> {
         if to_back {
@@ -428,12 +430,12 @@ impl Pool {
     }
 
     /// Removes the keys of `block`, in use or not, like [`Self::remove_hashes`]. A free block without
-    /// keys cannot be hit any more. With `reuse_first`, or in a pool that [keeps a
+    /// keys cannot be hit any more. If `reuse_first` is set, or if the pool [keeps a
     /// history](Self::keeps_history), it therefore becomes the next block to be allocated. In vLLM's
     /// own pool it keeps its position among the cached blocks.
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`].
+    /// [`VllmError::UnknownBlock`] for an unknown id.
     pub fn evict(&mut self, block: u32, reuse_first: bool) -> Result<Vec<Removed>, VllmError> {
         self.check(block)?;
         let removed = self.remove_hashes(block);
@@ -443,8 +445,8 @@ impl Pool {
         Ok(removed)
     }
 
-    /// Removes all cached contents, if only the null block is in use. Returns whether it did. With
-    /// `lru`, the order of the queue does not change.
+    /// If only the null block is in use, removes all cached contents and returns true. Otherwise
+    /// changes nothing and returns false. With `lru`, the order of the queue does not change.
     pub fn reset(&mut self) -> bool {
         if self.num_free() + 1 != self.num_blocks {
             return false;

@@ -2,49 +2,52 @@
 //!
 //! A key is *regular* if the core can store it. Its digest must have the pool's length, its group must
 //! be at most [`kvpool::Name::MAX_GROUP`], and it must be the hash of each of its blocks. The overlay
-//! contains all other keys, with all their blocks: further keys of a block, for prefixes that end
-//! inside of it; keys with digests of another length; keys with larger groups; and keys that vLLM
-//! writes directly, as a hash without an entry in the index or the reverse. A key is regular for all of
-//! its blocks or for none. Once a key is in the overlay, it remains there until it has no blocks, so
-//! that its blocks keep their order.
+//! contains all other keys, with all their blocks:
+//!
+//! - further keys of a block, which identify prefixes that end inside of it.
+//! - keys with digests of another length, or with larger groups.
+//! - keys that vLLM writes directly, as a hash without an entry in the index or the reverse.
+//!
+//! A key is regular for all of its blocks or for none. Once a key is in the overlay, it remains there
+//! until it has no blocks, so that its blocks keep their order.
 //!
 //! In ordinary operation the overlay is empty and is not used.
 //!
-//! Costs: O(1) per call, O(copies) to remove one of several blocks; about 100 bytes per key.
+//! Costs: O(1) per call. Removing a block from a key with several blocks takes O(blocks of the key).
+//! Memory: about 100 bytes per key.
 
 use hashbrown::HashMap;
 
 use crate::key::Key;
 
-/// The hash of a block.
+/// The hash of a block, as vLLM stores it: a key, and the number of tokens that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hash {
     pub(crate) key: Key,
-    /// Number of tokens in the prefix that the key identifies. vLLM may omit it.
+    /// Number of tokens in the prefix that the key identifies. `None` if vLLM did not pass it.
     pub(crate) num_tokens: Option<u32>,
 }
 
-/// The blocks of a key, in the order in which they were cached.
+/// The blocks under one key, in the order in which they were cached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Copies {
     pub(crate) blocks: Vec<u32>,
-    /// Whether the key ever had two blocks at the same time.
+    /// Whether the key has ever had two blocks at the same time.
     pub(crate) was_shared: bool,
 }
 
 /// The keys and hashes that are not stored in the core.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Overlay {
-    /// Hashes, by block, that are not stored in the core.
+    /// For each block whose hash is not in the core: this hash.
     pub(crate) hashes: HashMap<u32, Hash>,
-    /// Further keys of blocks, in the order in which they were added.
+    /// For each block, its keys other than its hash, in the order in which they were added.
     pub(crate) further: HashMap<u32, Vec<Key>>,
-    /// The blocks of irregular keys.
+    /// The blocks under each key that is not in the core.
     pub(crate) index: HashMap<Key, Copies>,
 }
 
 impl Overlay {
-    /// Whether the overlay has no entries.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.index.is_empty() && self.hashes.is_empty() && self.further.is_empty()
@@ -57,7 +60,8 @@ impl Overlay {
         self.index.get(key).map_or(&[], |copies| &copies.blocks)
     }
 
-    /// Adds `block` under an irregular key. Returns whether no block was cached under the key.
+    /// Lists `block` under a key that is not in the core. Returns whether no block was cached under the
+    /// key.
     pub(crate) fn insert(&mut self, key: Key, block: u32) -> bool {
         let copies = self.index.entry(key).or_default();
         let is_new = copies.blocks.is_empty();
@@ -68,8 +72,8 @@ impl Overlay {
         is_new
     }
 
-    /// Removes `block` from an irregular key. Returns whether the key now has no block, or `None` if
-    /// the block was not listed under it.
+    /// Removes `block` from a key that is not in the core. Returns whether the key now has no block.
+    /// `None` if the block was not listed under it.
     pub(crate) fn remove(&mut self, key: &Key, block: u32) -> Option<bool> {
         let copies = self.index.get_mut(key)?;
         let at = copies.blocks.iter().position(|&copy| copy == block)?;

@@ -1,12 +1,12 @@
-//! Operations for vLLM's direct changes of reference counts and of its queue.
+//! vLLM's direct changes of reference counts and of its queue of free blocks.
 //!
-//! If vLLM takes a block out of the queue directly, the core holds a reference to it. The shown count
-//! (the count that vLLM sees) does not include this reference. If the block is put back, the core
+//! If vLLM takes a block out of the queue directly, the core holds a reference to it. The count that
+//! vLLM sees (the *shown* count) does not include this reference. When the block is put back, the core
 //! releases the reference. If vLLM writes the count of a block in use, the core's count is set to the
 //! same value if it is close; otherwise the difference is stored. Therefore the core's counts and lists
 //! are always consistent, regardless of the counts that vLLM writes.
 //!
-//! Costs: O(1) per block. In a pool with differences, each call also looks up the difference of each
+//! Costs: O(1) per block. While there are differences, each call also looks up the difference of each
 //! block.
 
 use hashbrown::HashMap;
@@ -15,12 +15,12 @@ use kvpool::{BlockId, PoolError};
 use crate::error::VllmError;
 use crate::pool::{Pool, Removed};
 
-/// Largest number of references that are added or dropped together to make the core's count equal to a
-/// written count.
+/// Largest difference between the core's count and a count that vLLM writes at which the core adds or
+/// drops references. Larger differences are stored.
 const NEAR: i64 = 64;
 
 impl Pool {
-    /// Returns the shown reference count of `block`.
+    /// Returns the reference count of `block` that vLLM sees.
     #[must_use]
     #[inline]
     pub fn ref_count(&self, block: u32) -> i32 {
@@ -36,14 +36,15 @@ impl Pool {
         }
     }
 
-    /// Writes a reference count directly, as vLLM does for source and destination of a copy. The queue
-    /// does not change.
+    /// Writes a reference count directly, as vLLM does for the source and the destination of a copy.
+    /// The queue does not change.
     pub fn set_ref_count(&mut self, block: u32, count: i32) {
-        // A poisoned pool changes no counts.
+        // An error is ignored, because it means that an invariant is broken and the pool refuses all
+        // calls.
         let _refused = self.set_shown(block, count.into());
     }
 
-    /// Makes `count` the shown count of `block`.
+    /// Sets the reference count of `block` that vLLM sees.
     fn set_shown(&mut self, block: u32, count: i64) -> Result<(), PoolError> {
         if block as usize >= self.num_blocks {
             return Ok(());
@@ -63,8 +64,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the next `n` blocks out of the queue, or all blocks if there are fewer. Reference counts
-    /// do not change.
+    /// Takes the first `n` blocks out of the queue, or all blocks if there are fewer. The counts that
+    /// vLLM sees do not change.
     pub fn pop_from_queue(&mut self, n: usize) -> Vec<u32> {
         self.try_pop(n).unwrap_or_default()
     }
@@ -80,11 +81,11 @@ impl Pool {
         Ok(blocks)
     }
 
-    /// Takes a block out of the queue. The reference count does not change. Returns whether the block
-    /// was in the queue.
+    /// Takes a block out of the queue. The count that vLLM sees does not change. Returns whether the
+    /// block was in the queue.
     pub fn remove_from_queue(&mut self, block: u32) -> bool {
         if !self.is_queued(block) {
-            // The block is already in use, so count one more use of its content.
+            // The block is already in use. Count one more use of its content for the eviction policy.
             let _poisoned = self.core.count_use(BlockId::new(block));
             return false;
         }
@@ -94,7 +95,8 @@ impl Pool {
         is_taken
     }
 
-    /// Adds blocks to the front or the back of the queue, except those that are already in it.
+    /// Adds blocks to the queue, at its front or its back. Blocks that are already in the queue stay
+    /// where they are.
     pub fn push_to_queue(&mut self, blocks: &[u32], front: bool) {
         let _refused = self.try_push(blocks, front);
     }
@@ -106,7 +108,7 @@ impl Pool {
             let is_here = block != 0 && (block as usize) < self.num_blocks && !references.contains(&id);
             let held = if is_here { self.held(block) } else { 0 };
             if front && held > 0 {
-                // A block at the front of the queue is a free block, which has no content in the core.
+                // At the front of the queue, a block is a free block of the core, which has no content.
                 self.detach(block)?;
                 self.drop_content(block)?;
             }
@@ -117,10 +119,11 @@ impl Pool {
         self.release(!front)
     }
 
-    /// Does the second half of [`Self::allocate`], for blocks that were already taken out of the queue.
+    /// Does the second half of [`Self::allocate`] for blocks that vLLM has taken out of the queue:
+    /// removes their keys and sets their reference counts to 1.
     ///
     /// # Errors
-    /// [`VllmError::UnknownBlock`].
+    /// [`VllmError::UnknownBlock`] for an unknown id.
     pub fn claim(&mut self, blocks: &[u32], mut removed: Option<&mut Vec<Removed>>) -> Result<(), VllmError> {
         blocks.iter().try_for_each(|&block| self.check(block))?;
         if self.caching {
@@ -134,13 +137,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Adds one shown reference to each block in the buffer. A block in the queue leaves it if its
-    /// shown count is 0.
+    /// For each block in the buffer, adds one to the count that vLLM sees. A block in the queue leaves
+    /// it if vLLM saw no references to it.
     #[cold]
     pub(crate) fn acquire_shown(&mut self) -> Result<(), VllmError> {
         if !self.counts.is_empty() {
             let Self { ids, counts, core, .. } = self;
-            // A block that is in the queue but has a written count remains in the queue.
+            // A block in the queue to which vLLM has written a count stays in the queue.
             ids.retain(|block| {
                 let stays = core.ref_count(*block) == Some(0) && counts.of(block.get()) != 0;
                 if stays {
@@ -152,7 +155,7 @@ impl Pool {
         self.acquire_held()
     }
 
-    /// Adds one reference in the core to each block in the buffer.
+    /// For each block in the buffer, adds one reference in the core.
     pub(crate) fn acquire_held(&mut self) -> Result<(), VllmError> {
         let mut first = 0;
         if self.hidden > 0 {
@@ -160,8 +163,8 @@ impl Pool {
                 let (id, block) = (self.ids[at], self.ids[at].get());
                 let keeps = self.caching && self.overlay.hashes.contains_key(&block);
                 if self.held(block) == 0 && self.core.is_hidden(id) && !keeps {
-                    // When a block without a hash leaves the queue, its hidden content ends. Policies
-                    // are notified in the order of the blocks.
+                    // When a block without a hash leaves the queue, its hidden content ends. The loop
+                    // notifies the policy of each block in order.
                     self.core.acquire_by_id(&self.ids[first..at]).map_err(|error| self.refusal(error))?;
                     self.drop_content(block)?;
                     first = at;
@@ -177,9 +180,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Drops one shown reference of each block in the buffer, or none of them if an error occurs.
-    /// Afterwards the buffer contains the references that the core has to drop. If the shown count of a
-    /// block is now 0, these are all of its references.
+    /// For each block in the buffer, subtracts one from the count that vLLM sees. If an error occurs,
+    /// no count changes. Afterwards the buffer contains the references that the core has to drop. For a
+    /// block that vLLM then sees without references, these are all of its references in the core.
     #[cold]
     pub(crate) fn drop_shown(&mut self) -> Result<(), VllmError> {
         let mut left: HashMap<u32, i64> = HashMap::new();

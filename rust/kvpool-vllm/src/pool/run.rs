@@ -1,11 +1,11 @@
-//! Runs of blocks: caches full blocks and looks them up, many at a time.
+//! Caches full blocks and looks them up, many at a time.
 //!
-//! A run is passed to the core as a whole if it is ordinary: the keys are regular and belong to one
-//! group, and the blocks are in use and have no key yet. The first block that is different is cached
-//! alone.
+//! Consecutive blocks are passed to the core in one call if they are *plain*: the core can store their
+//! keys, which belong to one group, and the blocks are in use and have no key yet. The first block that
+//! is not plain is cached alone.
 //!
-//! Costs: those of the core, and a copy of each digest. Policies with a history are notified of each
-//! block separately.
+//! Costs: those of the core, and a copy of each digest. A policy that keeps a history is notified of
+//! each block separately.
 
 use kvpool::{BlockHash, BlockId, Name, PoolError};
 
@@ -15,18 +15,18 @@ use crate::pool::hashes::NO_TOKENS;
 use crate::pool::history::Start;
 use crate::pool::{Pool, Removed};
 
-/// Number of digests that are looked up together.
 const LOOKUP: usize = 64;
 
 impl Pool {
-    /// Caches full blocks of one table, from `start` on. `key_of` returns the key for each position in
-    /// `blocks`; blocks without a key are skipped. If a block has a hash of fewer tokens, that hash is
-    /// replaced, and its keys are appended to `removed`. If `stored` is given, it receives for each
-    /// block whether its key is new to the index, or `None` for a skipped block.
+    /// Caches full blocks of one table, whose positions begin at `start`. `key_of` returns the key of
+    /// each entry of `blocks`. Blocks without a key are skipped. If a block has a hash of fewer tokens,
+    /// that hash is replaced, and the block's old keys are appended to `removed`. If `stored` is given,
+    /// one entry per block is appended to it: whether its key is new to the index, or `None` for a
+    /// skipped block.
     ///
     /// # Errors
-    /// [`VllmError::AlreadyCached`] for a block that is cached for the same number of tokens or more;
-    /// [`VllmError::UnknownBlock`].
+    /// [`VllmError::AlreadyCached`] for a block that is cached for the same number of tokens or more.
+    /// [`VllmError::UnknownBlock`] for an unknown id.
     pub fn cache_full(
         &mut self,
         start: Start,
@@ -45,7 +45,7 @@ impl Pool {
                 stored.push(is_new);
             }
         };
-        // Usually all blocks are ordinary (plain), and plain blocks need no check.
+        // Usually all blocks are plain (see the top of this file), and plain blocks need no check here.
         let (mut plain, mut group) = self.gather_plain(blocks, &key_of);
         for (position, &block) in blocks.iter().enumerate().skip(plain) {
             self.check(block)?;
@@ -57,8 +57,8 @@ impl Pool {
                 return Err(VllmError::AlreadyCached { block, cached, wanted: tokens_of(position) });
             }
         }
-        // If the core refuses a run as a whole, this is the number of its blocks that are still to be
-        // cached one by one. They need not be gathered again.
+        // If the core refuses several plain blocks in one call, this is the number of them that are
+        // still to be cached one by one.
         let (mut at, mut singles_left) = (0, 0);
         loop {
             if plain > 0 {
@@ -89,8 +89,8 @@ impl Pool {
         }
     }
 
-    /// Gathers the leading plain blocks, and the names of their keys in the core. Returns the number of
-    /// blocks and their group.
+    /// Collects the plain blocks at the start of the list, and their names in the core. Returns their
+    /// number and their group.
     #[inline]
     fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
         self.ids.clear();
@@ -103,7 +103,8 @@ impl Pool {
         self.batch.reserve(blocks.len());
         for (position, &block) in blocks.iter().enumerate() {
             let id = BlockId::new(block);
-            // A block in use is registered exactly if it has a hash.
+            // This also skips blocks that have a hash, because a block in use is registered exactly if
+            // it has one.
             if self.held(block) == 0 || self.core.is_registered(id) {
                 break;
             }
@@ -121,8 +122,8 @@ impl Pool {
         (self.ids.len(), group.unwrap_or(0))
     }
 
-    /// Caches the blocks that [`Self::gather_plain`] has gathered. If they have to be cached one by
-    /// one, changes nothing and returns false.
+    /// Caches the blocks that [`Self::gather_plain`] has collected, in one call of the core. If the
+    /// core refuses them, changes nothing and returns false.
     #[inline]
     fn cache_plain(
         &mut self,
@@ -143,7 +144,8 @@ impl Pool {
         });
         match registered {
             Ok(()) => {}
-            // A block occurs twice in the run, and its second key replaces the first.
+            // The core refuses a block that occurs twice in the list. Cached one by one, its second key
+            // replaces the first.
             Err(PoolError::AlreadyRegistered { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -151,15 +153,15 @@ impl Pool {
         Ok(true)
     }
 
-    /// Looks up a run of digests in one group, and appends their blocks up to the first miss. For each
-    /// digest this is the same block that [`Self::find`] returns.
+    /// Looks up consecutive digests of a request in one group. Appends their blocks to `out`, up to the
+    /// first digest without a block. The blocks are the same as those that [`Self::find`] returns.
     pub fn find_run<'a>(&self, digests: impl IntoIterator<Item = &'a [u8]>, group: u32, out: &mut Vec<u32>) {
         let mut digests = digests.into_iter();
         let core_group = u16::try_from(group).ok().filter(|&group| group <= Name::MAX_GROUP);
         let (mut hashes, mut found) = ([BlockHash::from_bytes([0; 32]); LOOKUP], Vec::with_capacity(LOOKUP));
         let are_whole = self.digest_len == 32;
         loop {
-            // Collect digests up to the first that the core cannot store.
+            // Collect up to `LOOKUP` digests, but stop at the first that the core cannot store.
             let (mut asked, mut other) = (0, None);
             while asked < LOOKUP
                 && let Some(digest) = digests.next()

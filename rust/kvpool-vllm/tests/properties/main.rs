@@ -1,5 +1,5 @@
-//! Tests historical bugs as properties of vLLM's pool on top of kvpool. These are the bugs from the
-//! list of 25 in `design/properties.md` that apply to this crate. The numbers are those of that list.
+//! Tests that historical bugs do not occur in vLLM's pool on top of kvpool. Each bug is a property of
+//! the list of 25 in `design/properties.md`, with its number. Here are those that apply to this crate.
 //! `tests/properties` tests the parts that are in vLLM's Python code.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking, as tests do")]
@@ -27,7 +27,7 @@ fn key(prefix: &[u8]) -> Key {
     Key::new(&digest, 0).unwrap()
 }
 
-/// The policies that can order vLLM's queue. Only the policy that needs access times is missing.
+/// Every eviction policy, except the one that needs access times.
 fn policies() -> impl Iterator<Item = EvictionPolicy> {
     kvpool_policies::ALL.iter().copied().filter(|&policy| policy != kvpool_policies::LAST_ACCESS)
 }
@@ -39,7 +39,7 @@ fn take(pool: &mut Pool, n: usize) -> Vec<u32> {
 }
 
 /// Caches `blocks` as the full blocks of `prompt`. Each token of the prompt is one byte. Returns the
-/// contents that were removed.
+/// keys that were removed.
 fn cache(pool: &mut Pool, blocks: &[u32], prompt: &[u8]) -> Vec<Removed> {
     let mut removed = Vec::new();
     let key_of = |position: usize| Some(key(&prompt[..(position + 1) * B]));

@@ -4,8 +4,8 @@
 //! Bugs: vllm#42571: freeing `[b, b]` with two references queued `b` twice, and two requests were given
 //! it.
 //!
-//! Code that fails this property: drops all counts first, then queues one entry per listed id whose
-//! count is 0.
+//! An implementation fails this property if it first drops all counts, and then queues each id in the
+//! list whose count is 0.
 
 use super::*;
 
@@ -18,8 +18,8 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
         .collect();
     for cached in [false, true] {
         for call in &calls {
-            // The reference count of each of the blocks 1 to 3 is its id. Block 0 is the null block,
-            // which is never freed.
+            // Block 1 has one reference, block 2 has two, and block 3 has three. Block 0 is the null
+            // block, which is never freed.
             let mut pool = Pool::new(6, true).unwrap();
             let table = take(&mut pool, 3);
             assert_eq!(table, [1, 2, 3]);
@@ -45,7 +45,7 @@ fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
     }
 }
 
-/// A call that frees a block without references is refused, regardless of the other blocks in the call.
+/// A call that frees a block without references is refused, even if it also frees other blocks.
 #[test]
 fn property_01_a_block_without_references_cannot_be_freed() {
     for call in [vec![3], vec![1, 3], vec![3, 1], vec![1, 1], vec![9]] {

@@ -4,12 +4,12 @@
 //! Bugs: vllm#42948, vllm#42656: blocks without a hash were queued after cached blocks, and the cache
 //! lost blocks without need.
 //!
-//! Code that fails this property: has one queue, and adds every freed block at its end.
+//! An implementation fails this property if it adds every freed block at the end of one queue.
 
 use super::*;
 
-/// Tries every policy, every number of blocks with and without a key, and both orders in which the two
-/// kinds are freed.
+/// Tests every policy, several numbers of blocks with and without a key, and both orders in which the
+/// two kinds are freed.
 #[test]
 fn property_06_a_block_with_a_key_is_reused_last() {
     for policy in policies() {
@@ -23,7 +23,6 @@ fn property_06_a_block_with_a_key_is_reused_last() {
                         cache(&mut pool, &with_key, &[1; 12]);
                         let tables = [with_key.clone(), without];
                         let (first, second) = if cached_first { (0, 1) } else { (1, 0) };
-                        // Frees each table from its tail.
                         pool.free(tables[first].iter().rev().copied()).unwrap();
                         pool.free(tables[second].iter().rev().copied()).unwrap();
 

@@ -1,11 +1,12 @@
-//! Property 11 for vLLM's lookups: a reader may keep the blocks of a lookup without references. If it
-//! compares [`Pool::removals`] after reading, it never accepts data of a later owner.
+//! Property 11 for vLLM's lookups: a reader may keep the blocks of a lookup without holding references.
+//! If it compares [`Pool::removals`] before and after reading, it never accepts data that a later owner
+//! of the blocks wrote.
 //!
 //! Bugs: mooncake#850, vllm#47021: the result of a lookup was used after its blocks had been given to
 //! another request.
 //!
-//! Code that fails this property: checks after reading whether the key still has the block. The key may
-//! have lost the block and got it again.
+//! An implementation fails this property if it checks after reading whether the key still has the
+//! block. Meanwhile the key may have lost the block and got it back.
 
 use std::cell::Cell;
 
@@ -13,7 +14,7 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 use super::*;
 
-/// The prompts. The first two share their first block.
+/// The prompts of the requests. The first two prompts have their first block in common.
 const PROMPTS: [[u8; 8]; 3] = [[1, 1, 1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 3, 3, 3, 3], [4, 4, 4, 4, 5, 5, 5, 5]];
 
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ enum Act {
     CopyOne,
 }
 
-/// The blocks that a reader copies, and the data that it has copied so far.
+/// A reader that copies the data of some blocks, one block at a time.
 struct Reader {
     removals: u64,
     blocks: Vec<u32>,
@@ -72,7 +73,7 @@ fn property_11_a_lookup_is_valid_exactly_until_a_removal() {
                         pool.free(table).unwrap();
                         continue;
                     }
-                    // The new owner writes immediately. The blocks that it wrote are cached later.
+                    // The request that owns the blocks writes them immediately. They are cached later.
                     stamp += 1;
                     table[hits..].iter().for_each(|&block| memory[block as usize] = stamp);
                     let key_of = |at: usize| Some(key(&PROMPTS[prompt][..(hits + at + 1) * B]));
@@ -88,7 +89,7 @@ fn property_11_a_lookup_is_valid_exactly_until_a_removal() {
                 Act::Evict(block) => drop(pool.evict(block, true).unwrap()),
                 Act::Reset => drop(pool.reset()),
                 Act::Part(prompt) => {
-                    // A block that is cached for a part of a prompt, and gets other content later.
+                    // Caches a block under the start of a prompt. Later the block gets other data.
                     let Some(table) = (pool.num_free() > 0).then(|| take(&mut pool, 1)) else { continue };
                     stamp += 1;
                     memory[table[0] as usize] = stamp;

@@ -1,12 +1,12 @@
-//! Property 15 for the source of vLLM's events: caching a run of blocks reports one entry per block, in
-//! order, and also for blocks that a mask excluded. Removed contents are reported with one entry per
-//! key.
+//! Property 15 for the source of vLLM's events: a call that caches several blocks reports one entry per
+//! block, in order, even for blocks that a mask excluded. Removed contents are reported with one entry
+//! per key.
 //!
 //! Bugs: vllm#44451: hashes, tokens and extra keys of an event were filtered differently, and had
 //! different lengths.
 //!
-//! Code that fails this property: returns a list of only the stored blocks, without the positions of
-//! the other blocks.
+//! An implementation fails this property if it returns only the stored blocks, without their positions
+//! among all blocks.
 
 use super::*;
 
@@ -23,8 +23,8 @@ proptest! {
         let key_at = |position: usize| key(&prompt[..(position + 1) * B]);
         let part_of = |position: usize| key(&prompt[..position * B + 2]);
         let mut pool = Pool::with_policy(13, true, policy).unwrap();
-        // Some of the contents are already cached in other blocks. Some blocks of the run are already
-        // cached for their first half.
+        // Some of the contents are already cached in other blocks. Some of the request's own blocks are
+        // already cached for their first half.
         for position in (0..6).filter(|&position| known[position]) {
             let other = take(&mut pool, 1);
             pool.insert_hash(key_at(position), other[0], Some(((position + 1) * B) as u32));

@@ -1,28 +1,28 @@
-//! Property 17: a block that is cached for a part of its tokens can be promoted to the whole block.
-//! After that, a lookup of the part misses, and no event refers to the part again.
+//! Property 17: a block that is cached for its first tokens can become full and be cached for all of
+//! them. After that, a lookup of the first tokens misses, and no event refers to them again.
 //!
-//! Bugs: vllm#49125: the digest of the part remained in the map, referred to a block with other tokens,
-//! and was removed once more later.
+//! Bugs: vllm#49125: the digest of the first tokens remained in the map, referred to a block with other
+//! tokens, and was removed once more later.
 //!
-//! Code that fails this property: a promotion that overwrites the old hash with the new one.
+//! An implementation fails this property if it overwrites the old hash with the new one.
 
 use super::*;
 
-/// The first `tokens` tokens of every prompt in this test.
+/// The tokens of the block in this test. Each of its first 1, 2 or 3 tokens can be a cached part.
 const PROMPT: [u8; 4] = [7, 7, 8, 8];
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// The block becomes full.
+    /// The block becomes full and is cached.
     Full,
     /// The keys are first removed directly, as vLLM does when it replaces them.
     Taken,
-    /// A copy-on-write gives the keys to another block, which becomes full.
+    /// A copy-on-write moves the keys to another block, which becomes full.
     Moved,
 }
 
-/// Tests all combinations: every set of parts, every kind of promotion, one or two blocks with the
-/// parts, and both orders of the later calls.
+/// Tests all combinations: every set of cached parts, every way in which the block becomes full, one or
+/// two blocks with these parts, and both orders of the later calls.
 #[test]
 fn property_17_a_superseded_part_is_neither_found_nor_published_again() {
     for parts in 1..8u8 {
@@ -40,7 +40,7 @@ fn property_17_a_superseded_part_is_neither_found_nor_published_again() {
 fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let what = format!("{policy:?}, {lengths:?}, {way:?}, shared: {shared}");
     let mut pool = Pool::with_policy(5, true, policy).unwrap();
-    // The number of copies of each key, computed from the events.
+    // For each key, its number of blocks according to the events.
     let mut told: BTreeMap<Vec<u8>, i32> = BTreeMap::new();
     let gone = |told: &mut BTreeMap<Vec<u8>, i32>, removed: &[Removed]| {
         for one in removed {
@@ -53,8 +53,8 @@ fn promote(policy: EvictionPolicy, lengths: &[usize], way: Way, shared: bool) {
     let mut block = take(&mut pool, 1)[0];
     let other = take(&mut pool, 1)[0];
     for &length in lengths {
-        // The key of a shorter part, or of a longer one, is a further key of the block. vLLM removes
-        // the shorter one itself.
+        // The key of another part becomes a further key of the block. vLLM itself removes the key of a
+        // shorter part.
         pool.insert_hash(key(&PROMPT[..length]), block, Some(length as u32));
         *told.entry(key(&PROMPT[..length]).as_bytes().to_vec()).or_default() += 1;
     }

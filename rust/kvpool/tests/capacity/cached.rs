@@ -4,20 +4,19 @@
 use super::*;
 use kvpool::Fit;
 
-/// A case: two prompts with a common beginning, and an unrelated request that holds blocks.
+/// A random test case: two prompts with a common beginning, and an unrelated request that holds blocks.
 #[derive(Debug)]
 struct Case {
     specs: Vec<GroupSpec>,
     usable: usize,
-    /// Length of the common beginning, and length of each prompt.
+    /// Number of tokens that both prompts have in common at their beginning.
     common: usize,
     lengths: [usize; 2],
     /// Number of tokens of the unrelated request.
     unrelated: usize,
     chunk: usize,
     part: Part,
-    /// Number of computed tokens of the second prompt, and number of tokens that a truncation then
-    /// removes from its end.
+    /// Number of tokens of the second prompt that are computed before a truncation.
     computed: usize,
     lost: usize,
     /// Number of new tokens, and number of slots for drafts.
@@ -50,8 +49,8 @@ impl Case {
         (0..self.lengths[which]).map(|at| token(at) as u32).collect()
     }
 
-    /// Returns a manager in which the first prompt is cached, if the pool was large enough to compute
-    /// it, and the unrelated request holds blocks.
+    /// Returns a manager in which the unrelated request holds blocks. The first prompt is cached, if
+    /// the pool was large enough to compute it.
     fn warm(&self) -> CacheManager {
         let mut manager = manager(&self.specs, self.usable);
         drop(serve(&mut manager, 0, &self.prompt(0), self.chunk));
@@ -63,7 +62,7 @@ impl Case {
     }
 
     /// Returns a manager in which the second prompt runs, its external tokens are loaded, and its first
-    /// chunk has blocks. `None` if it does not fit.
+    /// chunk has blocks. `None` if the pool has too few blocks.
     fn admitted(&self) -> Option<CacheManager> {
         let mut manager = self.warm();
         let part = Part { allocate_tokens: Some(self.chunk), ..self.part };
@@ -76,8 +75,8 @@ impl Case {
         Some(manager)
     }
 
-    /// Returns a manager in which the second prompt is partly computed and then truncated. `None` if it
-    /// does not fit.
+    /// Returns a manager in which the second prompt is partly computed and then truncated. `None` if
+    /// the pool has too few blocks.
     fn running(&self) -> Option<CacheManager> {
         let mut manager = self.admitted()?;
         let covered = manager.request(2).unwrap().computed_tokens + self.chunk;
@@ -97,8 +96,9 @@ impl Case {
         Some(manager)
     }
 
-    /// Makes a call with and without cached content. Returns whether it succeeds, or `None` if it is
-    /// refused for another reason than missing blocks.
+    /// Makes a call in two managers, one with cached content and one without. Checks that both succeed
+    /// or both fail. Returns whether they succeed, or `None` if the call is refused for another reason
+    /// than missing blocks.
     fn twice(
         &self,
         what: &str,
@@ -190,7 +190,8 @@ fn cached_blocks_refuse_no_growth() {
     assert!(seen.into_iter().all(|n| n > cases() / 50), "{seen:?} are refused and done");
 }
 
-/// One call that commits, appends and allocates succeeds if two separate calls would succeed.
+/// If a commit, an append and the allocation of draft slots succeed in two separate calls, they also
+/// succeed in one call.
 #[test]
 fn one_call_per_step_needs_no_more_than_two() {
     let mut numbers = Numbers(5);

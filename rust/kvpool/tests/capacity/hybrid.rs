@@ -30,9 +30,9 @@ fn hits_while_evicting(spec: GroupSpec, preempts: bool) -> Vec<usize> {
     (0..count).map(hit_and_evict).collect()
 }
 
-/// After each eviction, the hit is as long as the remaining blocks allow. A hit of L tokens needs L / 4
-/// blocks of full attention, and up to L tokens a conversation has L / `spacing` states or windows of
-/// one block.
+/// The blocks of a cached conversation are evicted one by one. After each eviction, the hit is as long
+/// as the remaining blocks allow. A hit of L tokens needs L / 4 blocks of full attention. In the other
+/// group, a conversation of L tokens has L / `spacing` states or windows, of one block each.
 #[test]
 fn the_deepest_block_of_all_groups_is_evicted_first() {
     let kept = [(Keep::All, 4), (Keep::Every(8), 8), (Keep::Every(16), 16), (Keep::Junctions, 64)];
@@ -51,8 +51,8 @@ fn the_deepest_block_of_all_groups_is_evicted_first() {
     }
 }
 
-/// Two conversations run in turn in a pool that can cache one and a half of them. The blocks that
-/// remain of a conversation can be hit.
+/// Two conversations take turns in a pool that can cache one and a half of them. A conversation hits
+/// those of its blocks that are still cached.
 #[test]
 fn alternating_conversations_hit_the_blocks_that_full_attention_leaves() {
     let mut manager = manager(&[FULL, GroupSpec { keep: Keep::Every(16), ..STATE }], 55);
@@ -83,7 +83,8 @@ fn a_state_group_has_a_slot_for_each_draft() {
         "after the tokens, and after each of 3 drafts"
     );
     assert_eq!(manager.pool().num_available(), before - 3 - 1, "and a block for 10 slots of full attention");
-    // Two drafts are accepted. The block with the state after the second draft becomes the first block.
+    // Two drafts are accepted. The block with the state after the second draft becomes the first block
+    // of the table.
     step(&mut manager, 0, &[7, 8, 9], Some(9), 3).unwrap();
     let later = manager.group_table(0, 1).unwrap().to_vec();
     assert_eq!((later[0], later.len()), (table[2], 4));
@@ -108,7 +109,8 @@ fn a_draft_without_a_state_slot_is_not_computed() {
     step(&mut manager, 0, &[7, 8], Some(8), 1).unwrap();
 }
 
-/// An engine may append drafts as tokens, and truncate the rejected drafts before it commits.
+/// An engine may append drafts as tokens, and truncate the rejected drafts before it commits. The
+/// states of the accepted drafts remain.
 #[test]
 fn a_truncation_keeps_the_states_of_the_drafts_that_stay() {
     let mut manager = manager(&[FULL, STATE], 20);
@@ -142,7 +144,7 @@ fn forks_and_truncations_do_not_keep_the_states_of_drafts() {
     manager.check_invariants().unwrap();
 }
 
-/// The fork has no slots for the drafts of its parent. So none of its tokens may be handled as an
+/// A fork does not get the draft slots of its parent. So none of its tokens may be treated as an
 /// accepted draft.
 #[test]
 fn a_fork_has_no_drafts_of_its_parent() {
@@ -157,7 +159,8 @@ fn a_fork_has_no_drafts_of_its_parent() {
     assert_eq!(manager.group_table(1, 1).unwrap(), table);
 }
 
-/// Tokens that an append covered remain covered, although the step before it had drafts.
+/// An append allocates blocks for its tokens. After a truncation, the remaining tokens can still be
+/// committed, even if the step before the append had drafts.
 #[test]
 fn a_truncation_keeps_the_cover_of_the_tokens_that_stay() {
     let mut manager = manager(&[STATE], 20);
@@ -190,8 +193,8 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
         compute(&mut manager, 1, 8).unwrap();
         manager.release(1, Until::Now).unwrap();
         assert_eq!(cached(&manager, &prompt), 40);
-        // After a reset, no other block is cached. The blocks of a request that does not use the cache
-        // are registered under the same names as before.
+        // After a reset, nothing is cached. A request that may not use cached blocks then registers its
+        // blocks under the same names as before.
         manager.reset().unwrap();
         admit(&mut manager, 2, &prompt, Part { allocate_tokens: Some(0), ..all }).unwrap();
         compute(&mut manager, 2, 8).unwrap();
@@ -201,8 +204,8 @@ fn an_admission_that_computes_all_hits_nothing_and_caches_its_blocks() {
     }
 }
 
-/// In a group with a sliding window and attention sinks, the blocks of the sinks are not released, and
-/// a hit needs them.
+/// In a group with a sliding window and attention sinks (first tokens that every token reads), the
+/// blocks of the sinks are not released, and a hit needs them.
 #[test]
 fn blocks_of_sinks_are_held_and_needed() {
     let sinks = GroupSpec { sink_tokens: 5, ..sliding(4, 8) };
@@ -228,8 +231,8 @@ fn blocks_of_sinks_are_held_and_needed() {
 #[test]
 fn a_lone_request_with_sinks_runs_in_window_sinks_and_a_chunk() {
     let sinks = GroupSpec { sink_tokens: 4, ..sliding(4, 8) };
-    // The request needs one block for the sinks. Before a chunk of 4 tokens, it needs two blocks of the
-    // window, because the window and the chunk both end at the end of a block.
+    // The request needs one block for the sinks, two for the window before the next chunk, and one for
+    // the chunk of 4 tokens.
     assert_eq!(lone::run(&[sinks], 200, &ids(0..400), chunk(4)), Ok(4));
     let mut manager = manager(&[sinks], 4);
     let cursor = manager.prepare(&ids(0..400), ExtraKeys::default()).unwrap();

@@ -13,9 +13,9 @@ pub(super) fn run(
     part: Part,
 ) -> Result<usize, ManagerError> {
     let mut manager = manager(specs, usable);
-    // With chunked attention, a hit that ends at the beginning of an attention chunk needs no blocks.
-    // So a model with only such groups would have hits in an empty cache, and `compute_all` prevents
-    // them.
+    // In a group of chunked attention, a hit that ends at the beginning of an attention chunk needs no
+    // blocks. A model with only such groups has hits even if nothing is cached. `compute_all` prevents
+    // these hits.
     let admission = admit(&mut manager, 0, tokens, Part { compute_all: true, ..part })?;
     let mut most = held(&manager);
     if admission.external_tokens > 0 {
@@ -27,7 +27,7 @@ pub(super) fn run(
     let mut covered = first.min(tokens.len());
     loop {
         manager.commit(0, covered)?;
-        // A checkpoint is copied before the next chunk overwrites the state.
+        // A kept state (checkpoint) is copied before the next chunk overwrites it.
         drop(manager.take_plan()?);
         if covered == tokens.len() {
             break;

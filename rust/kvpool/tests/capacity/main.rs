@@ -57,8 +57,8 @@ fn spec(numbers: &mut Numbers) -> GroupSpec {
         _ => Keep::Nothing,
     };
     let margin = usize::from(numbers.below(5) == 4);
-    // Full attention keeps all blocks or none. For full attention, the other random values decide
-    // whether hits may end inside its blocks.
+    // A group of full attention keeps all blocks or none. If another value was drawn for it, its hits
+    // may end inside of blocks.
     let is_full = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
     let is_sliding = matches!(kind, GroupKind::Sliding { .. });
     let sink_tokens = if is_sliding && numbers.below(3) == 2 { 1 + numbers.below(4) } else { 0 };
@@ -135,8 +135,8 @@ fn all_blocks(manager: &CacheManager) -> Vec<BlockId> {
     (1..manager.pool().num_blocks() as u32).map(BlockId::new).collect()
 }
 
-/// Computes an admitted request to its end. As in engines, chunks end at positions at which a state is
-/// kept.
+/// Computes an admitted request to its end. As in engines, each chunk ends at the latest at the next
+/// position at which a state is kept.
 fn compute(manager: &mut CacheManager, id: i64, chunk: usize) -> Result<(), ManagerError> {
     loop {
         drop(manager.take_plan()?);

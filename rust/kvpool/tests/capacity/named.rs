@@ -11,8 +11,9 @@ fn partial(block_tokens: usize) -> GroupSpec {
     GroupSpec { partial_hits: true, ..GroupSpec::new(GroupKind::Full, block_tokens) }
 }
 
-/// Returns models: their groups, the number of tokens per hash unit, the number of tokens of a prompt,
-/// and the number of blocks in which the prompt can run.
+/// Returns models, each with a prompt that fills a pool. An entry contains the groups, the number of
+/// tokens per hash unit, the number of tokens of the prompt, and the number of blocks that the prompt
+/// needs.
 fn models_that_fill_a_pool() -> Vec<(Vec<GroupSpec>, usize, u32, usize)> {
     vec![
         (vec![FULL], 4, 15, 4),
@@ -68,8 +69,8 @@ fn a_prompt_that_fills_the_pool_is_admitted_after_a_short_one_with_the_same_begi
     admit(&mut manager, 1, &ids(0..5000), Part::WHOLE).unwrap();
 }
 
-/// Hits of three lengths are possible, and only for the middle one there are enough blocks. Another
-/// request holds the first block, and the longest hit would take the only available block.
+/// The longest hit would take the only available block, because another request holds the first block.
+/// No hit would need too many new blocks. So the admission uses the hit between them.
 #[test]
 fn a_hit_between_the_longest_and_none_is_found() {
     let mut manager = of_unit(&[FULL], 4, 4);
@@ -117,7 +118,7 @@ fn tokens_that_had_no_blocks_before_the_call_are_not_computed() {
     }
 }
 
-/// Drafts get their slots before the call that accepts them.
+/// Drafts can be accepted only if the call before had allocated slots for them.
 #[test]
 fn accepted_drafts_are_computed_only_if_they_had_slots() {
     let mut manager = manager(&[FULL], 20);
@@ -150,7 +151,7 @@ fn external_tokens_take_blocks_of_windows_only_where_later_tokens_read_them() {
     assert_eq!(missing.count(), 0, "the window behind the external tokens");
 }
 
-/// Returns the smallest number of blocks with which the call succeeds.
+/// Returns the smallest number of blocks in a pool with which `goes` succeeds.
 fn least(goes: impl Fn(usize) -> Result<(), ManagerError>) -> usize {
     (1..400).find(|&usable| goes(usable).is_ok()).unwrap()
 }
@@ -213,8 +214,8 @@ fn a_prompt_in_chunks_is_not_refused_permanently() {
     admit(&mut pool, 1, &ids(5000..6000), chunk(480)).unwrap();
     let later = pool.fit(&cursor, chunk(64)).unwrap();
     assert_eq!((later.fit, later.can_ever_fit), (Fit::Later, true));
-    // The blocks of full attention alone exceed the pool. The first chunk fits, but the whole prompt
-    // never fits.
+    // The prompt needs more blocks of full attention than the pool has. Its first chunk fits, but the
+    // whole prompt never fits.
     let too_long = pool.prepare(&ids(0..4000), ExtraKeys::default()).unwrap();
     let first = manager(&specs, usable).fit(&too_long, chunk(64)).unwrap();
     assert_eq!((first.fit, first.can_ever_fit), (Fit::Ok, false));
@@ -238,7 +239,8 @@ fn a_registered_tail_is_written_in_place_where_no_block_is_left_for_a_copy() {
     }
 }
 
-/// If two requests share their last block, the manager copies it or refuses the append.
+/// If two requests share their last block, the manager makes a copy for the request that writes. If no
+/// block is available for the copy, it refuses the append.
 #[test]
 fn a_shared_tail_is_never_written_in_place() {
     let mut manager = manager(&[FULL], 2);

@@ -1,15 +1,16 @@
-//! A memory allocator that counts the allocations of a thread. Each test binary that uses it includes
-//! this module, because a binary has exactly one allocator.
+//! A memory allocator that counts the allocations of each thread. Each test binary that uses it
+//! includes this module, because a binary can have only one allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Number of allocations of this thread, and number of bytes that they hold.
+    /// Number of allocations of this thread, and number of bytes that are allocated now.
     static COUNTS: Cell<(usize, isize)> = const { Cell::new((0, 0)) };
 }
 
-/// Returns the number of allocations of this thread so far, and the number of bytes that they hold.
+/// Returns the number of allocations of this thread so far, and the number of bytes that are allocated
+/// now.
 pub(crate) fn counts() -> (usize, isize) {
     COUNTS.get()
 }
@@ -35,7 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(0, -(layout.size() as isize));
-        // SAFETY: as above; `pointer` came from `System`.
+        // SAFETY: the caller guarantees the same conditions that `System` requires, and `pointer` came
+        // from `System`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

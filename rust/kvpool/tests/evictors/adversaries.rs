@@ -47,7 +47,7 @@ struct Server {
     served: usize,
 }
 
-/// Hits and turnover of a phase, in percent.
+/// The results of a phase in percent: hits, and blocks that are no longer cached at its end.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     hits: f64,
@@ -90,23 +90,23 @@ impl Server {
     }
 }
 
-/// Returns a sequence of numbers below `below`.
+/// Returns an endless sequence of random numbers below `below`.
 fn numbers(seed: u64, below: usize) -> impl Iterator<Item = u64> {
     (0_u64..).map(move |nth| mix(seed ^ mix(nth)) % below as u64)
 }
 
-/// Returns `n` random requests for one of `prompts` prompts of `blocks` blocks.
+/// Returns `n` requests. Each is for a random one of `prompts` prompts, which have `blocks` blocks.
 fn working_set(set: u64, prompts: usize, blocks: u64, n: usize) -> Vec<Prompt> {
     let prompt = |nth| (0..blocks).map(|at| set << 32 | nth << 8 | at).collect();
     numbers(set, prompts).take(n).map(prompt).collect()
 }
 
-/// Returns prompts that are used only once.
+/// Returns `n` prompts of `blocks` blocks. No two of them share a block.
 fn one_shot(set: u64, blocks: u64, n: usize) -> Vec<Prompt> {
     (0..n as u64).map(|nth| (0..blocks).map(|at| 1 << 60 | set << 32 | nth << 8 | at).collect()).collect()
 }
 
-/// Returns the same prompts in `rounds` rounds.
+/// Returns requests for `prompts` prompts in a loop. Each round requests every prompt once.
 fn looping(set: u64, prompts: usize, blocks: u64, rounds: usize) -> Vec<Prompt> {
     let round = || (0..prompts as u64).map(|nth| (0..blocks).map(|at| set << 32 | nth << 8 | at).collect());
     (0..rounds).flat_map(|_| round()).collect()
@@ -143,8 +143,8 @@ fn drifting(n: usize) -> Vec<Prompt> {
     near.take(n).enumerate().map(nth).collect()
 }
 
-/// Runs the phases with every policy, prints a table, and passes the results of each policy to
-/// `expect`.
+/// Serves the phases of requests with every policy, and prints a table. Calls `expect` with the results
+/// of each policy, which checks them.
 fn all(title: &str, phases: &[(&str, Vec<Prompt>)], expect: impl Fn(EvictionPolicy, &[Phase])) {
     let mut table = format!("\n{title}\n{:<14}", "hits/turnover");
     phases.iter().for_each(|(name, _)| table += &format!(" | {name:>22}"));
@@ -193,7 +193,7 @@ fn a_scan_is_forgotten() {
     ];
     all("A working set of 144 blocks, and prompts that come once", &phases, |policy, phases| {
         let [alone, mixed, scan, again, later] = phases else { panic!() };
-        // Each block that the scan evicted is missed only once.
+        // Each of the 144 blocks that the scan evicted is missed at most once.
         assert!(
             again.hits >= 100.0 - 100.0 * 144.0 / 600.0 && later.hits > 99.0,
             "{policy:?}: {again:?}, {later:?}"
@@ -217,7 +217,7 @@ fn a_loop_that_shrinks_is_kept() {
     ];
     all("Loops of 1.25 and 0.5 capacities", &phases, |policy, phases| {
         let [large, first, later] = phases else { panic!() };
-        // These two policies were the best in the large loop, because they evict new blocks first. They
+        // These two policies keep a part of the large loop, because they evict new blocks first. They
         // need some time to detect that the loop has ended.
         let (least_large, least, least_later) = match policy.name() {
             "adaptive" => (60.0, 25.0, 90.0),
@@ -237,8 +237,8 @@ fn dead_sessions_leave() {
     let quarter = |nth: usize| turns[nth * 1500..(nth + 1) * 1500].to_vec();
     let phases = [("1st quarter", quarter(0)), ("2nd", quarter(1)), ("3rd", quarter(2)), ("4th", quarter(3))];
     all("12 live sessions of up to 12 blocks behind a prompt of 4", &phases, |policy, phases| {
-        // `hazard` keeps blocks that are used again late a little longer. This is one block in ten of a
-        // quarter of the pool.
+        // `hazard` keeps some blocks that might be used again late. So one block in ten may remain
+        // cached for longer than with other policies.
         let least = if policy == kvpool_policies::HAZARD { 85.0 } else { 90.0 };
         for phase in &phases[1..] {
             assert!(phase.hits > 80.0 && phase.turnover > least, "{policy:?} keeps the dead: {phases:?}");

@@ -13,7 +13,7 @@ fn pool_of(kind: Kind, duplicates: DuplicatePolicy) -> BlockPool {
     BlockPool::with_evictor(config, kind.build(8, &RetentionConfig::default())).unwrap()
 }
 
-/// Returns pools with every policy, which keep or drop copies.
+/// Returns pools with every policy and every setting for duplicate blocks (keep or drop).
 fn pools() -> impl Iterator<Item = (BlockPool, String)> {
     Kind::all().into_iter().flat_map(|kind| {
         DuplicatePolicy::ALL
@@ -22,8 +22,8 @@ fn pools() -> impl Iterator<Item = (BlockPool, String)> {
     })
 }
 
-/// Allocates a block and registers it with the content at the end of `path`. The block is not yet
-/// computed.
+/// Allocates a block and registers it under the content at the end of `path`. The block is not marked
+/// as computed.
 fn begin(pool: &mut BlockPool, path: &[u8]) -> BlockId {
     let block = pool.allocate(1).unwrap();
     pool.register(&block, &chain(0, path), path.len() - 1).unwrap();
@@ -58,8 +58,8 @@ fn drain(pool: &mut BlockPool, child: BlockId, of: &str) {
     }
 }
 
-/// The child was linked to one copy of its parent, and its holder holds another copy. The linked copy
-/// is evicted or dropped.
+/// A child is linked to one copy of its parent, but its holder holds another copy. The linked copy is
+/// evicted or dropped. The child is then linked to a remaining copy.
 #[test]
 fn a_child_of_an_evicted_copy_gets_another_parent() {
     for (mut pool, of) in pools() {
@@ -91,8 +91,8 @@ fn a_copy_with_cached_children_is_not_dropped() {
         pool.release_table(&second).unwrap();
         pool.release(&second[..1]).unwrap();
         if !of.contains("Plain(lru)") && !of.contains("last-accessed") {
-            // The order of the releases matters here: the first copy will be released later than the
-            // child was.
+            // LRU and `last-accessed` need not keep the second copy. The first copy is released after
+            // the child, so the child is evicted before it.
             assert!(pool.is_registered(second[0]), "{of}: the child hangs on it");
         }
         pool.release(&[first]).unwrap();
@@ -104,8 +104,8 @@ fn a_copy_with_cached_children_is_not_dropped() {
     }
 }
 
-/// In an earlier version, `DropOnRelease` kept only the older copy. LRU evicted it before the children
-/// of the newer copy, which had been cached later.
+/// In an earlier version, `DropOnRelease` kept only the older of two copies of a parent. LRU evicted
+/// this copy before the children of the newer copy, which had been cached later.
 #[test]
 fn blocks_cached_after_a_dropped_copy_are_evicted_before_the_other_copy() {
     for (mut pool, of) in pools() {
@@ -132,7 +132,8 @@ fn an_uncomputed_copy_is_no_parent() {
     for abort in [false, true] {
         for (mut pool, of) in pools() {
             let (first, second) = (begin(&mut pool, PARENT), begin(&mut pool, PARENT));
-            // This is the child of the second copy. A lookup of its parent only finds the first copy.
+            // This is a child of the second copy. Its parent has two copies, and a lookup returns the
+            // first of them.
             let child = begin(&mut pool, CHILD);
             pool.mark_computed(&[second, child]).unwrap();
             pool.release(&[child, second]).unwrap();

@@ -8,17 +8,17 @@ use kvpool::{Candidate, Content};
 
 #[derive(Clone, Debug)]
 enum Call {
-    /// A block in use gets a new content.
+    /// Gives a block in use a new content.
     Registered {
         block: usize,
         parent: Option<usize>,
     },
-    /// A block in use gets another parent.
+    /// Gives a block in use another parent.
     Relink(usize, usize),
-    /// A lookup acquires a block, its parent, the parent's parent and so on.
+    /// Acquires a block, its parent, the parent's parent and so on, as a lookup does.
     HitPrefix(usize),
     Hit(usize),
-    /// All blocks in use, or some of them, lose their references.
+    /// Removes the references of some or all blocks in use.
     Release {
         blocks: Vec<usize>,
         deeper: Vec<u32>,
@@ -37,8 +37,8 @@ const MOST: usize = 14;
 fn call() -> impl Strategy<Value = Call> {
     let block = || 1..MOST;
     prop_oneof![
-        // In most cases the parent is the neighbouring block, so that parents and children are cached
-        // together.
+        // In most cases the parent of a block is the block with the id before it, so that parents and
+        // children are often cached together.
         7 => (block(), prop_oneof![2 => Just(None), 5 => Just(Some(None)), 2 =>
             block().prop_map(|b| Some(Some(b)))])
             .prop_map(|(block, parent)| Call::Registered {

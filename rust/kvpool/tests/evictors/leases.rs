@@ -42,7 +42,7 @@ fn property_12_a_block_that_a_plan_or_a_step_needs_is_not_evicted() {
         pool.release_table(&hit).unwrap();
         assert!(pool.allocate(1).is_err(), "{kind:?}: they are needed as before");
 
-        // The plan is taken and the step completes. Now the blocks can be evicted.
+        // The step has completed and the plan was taken. Now the blocks can be evicted.
         assert_eq!(tiers.take_plan().unwrap().transfers().len(), 1);
         let pool = tiers.pool_mut(0).unwrap();
         assert_eq!(indices(&pool.eviction_order()), [table[1].index()], "{kind:?}");
@@ -59,12 +59,12 @@ pub(crate) struct Log {
     inside: AtomicBool,
     evictions: AtomicUsize,
     calls: AtomicUsize,
-    /// The registered blocks, each with its depth and its parent.
+    /// The calls of `registered`. Each entry is a block, its depth and its parent.
     registered: Mutex<Vec<(BlockId, u32, Option<BlockId>)>>,
 }
 
-/// A call may register any number of blocks. The parent of each block is the block before it. The
-/// parent of the first block is the block that was already registered.
+/// One call may register any number of blocks of a chain. The parent of each block is the block before
+/// it, and that of the first block is the last block that was registered before the call.
 #[test]
 fn each_block_of_a_long_chain_has_its_parent() {
     const LENGTH: usize = 200;
@@ -181,8 +181,8 @@ fn property_22_one_eviction_per_victim_under_every_policy() {
                 let evictor = Box::new(Watched(kind.build(8, &config), Arc::clone(&log)));
                 let settings = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
                 let mut pool = BlockPool::with_evictor(settings, evictor).unwrap();
-                // The two prompts have the same beginning. The hints protect each block from eviction
-                // as far as possible.
+                // Two prompts with a common beginning are cached. Hints protect all of their blocks
+                // from eviction as far as hints can.
                 for path in [&[0, 0, 0][..], &[0, 1, 1]] {
                     let path = &path[..path.len().min(cached)];
                     let mut table = pool.match_and_acquire(&chain(0, path), 9).unwrap();

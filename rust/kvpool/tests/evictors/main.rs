@@ -46,8 +46,8 @@ enum Kind {
     Retaining(EvictionPolicy),
     /// LRU inside `Closed`, without retention, as the advisor and `kvpool size` use it.
     ClosedLru,
-    /// Evictors with retention around [`strict::Strict`], which checks the calls. The order of LRU
-    /// contains no blocks in use, and the order of S3-FIFO contains some.
+    /// LRU in an evictor with retention, inside of [`strict::Strict`], which fails on calls that are
+    /// not allowed. LRU's order contains no blocks in use.
     StrictLru,
     StrictS3Fifo,
 }

@@ -14,7 +14,7 @@ const NORMAL: usize = 36;
 const HIGHEST: usize = 101;
 const PINNED: usize = 102;
 
-/// A list of blocks, the next victim first.
+/// A list of blocks in the order of eviction.
 type List = Vec<usize>;
 
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ struct Block {
     idle: bool,
     /// Whether the block was the next victim and has to wait until its children are evicted.
     parked: bool,
-    /// The parent block, and the number of its content. The number is needed because a block has
-    /// several contents over time.
+    /// The parent block, and the number of the parent's content. The number is needed because a block
+    /// has several contents over time.
     parent: Option<(usize, u64)>,
     contents: u64,
     rank: usize,
@@ -111,8 +111,8 @@ impl Model {
         self.tenants.iter().position(|tenant| tenant.id == id).map_or(0, |tenant| self.count(tenant))
     }
 
-    /// Returns the numbers of blocks that are demoted, below normal, above normal, pinned, and with a
-    /// time to live.
+    /// Returns five numbers of blocks: demoted, below normal priority, above normal priority, pinned,
+    /// and with a running time to live.
     pub(crate) fn gauges(&self) -> [usize; 5] {
         let known = || self.blocks.iter().filter(|block| block.known);
         let of = |ranks: std::ops::RangeInclusive<usize>| known().filter(|b| ranks.contains(&b.rank)).count();
@@ -125,7 +125,7 @@ impl Model {
         tenant.is_some_and(|tenant| self.count(tenant) <= self.tenants[tenant].floor)
     }
 
-    /// Removes a block from every list.
+    /// Removes a block from all lists of ranks and tenants.
     fn detach(&mut self, block: usize) {
         let tenants = self.tenants.iter_mut().flat_map(|tenant| [&mut tenant.idle, &mut tenant.aside]);
         self.ranks.iter_mut().chain(tenants).for_each(|list| list.retain(|&other| other != block));
@@ -231,7 +231,7 @@ impl Model {
         (self.blocks[parent].contents == contents).then_some(parent)
     }
 
-    /// Releases blocks, given as (block, depth) in any order.
+    /// Releases blocks. Each is given as (block, depth), in any order.
     pub(crate) fn release(&mut self, released: &[(usize, u32)]) {
         let mut released = released.to_vec();
         released.sort_by_key(|&(_, depth)| Reverse(depth));

@@ -8,14 +8,13 @@ const PROMPT: &[u8] = &[0, 0, 1];
 
 struct Copied {
     tiers: Tiers,
-    /// The blocks of the prompt. The first and the last block have no references, and the second block
-    /// is pinned.
+    /// The blocks of a prompt. No request holds them, but a planned copy pins the second block.
     table: Vec<BlockId>,
 }
 
 impl Copied {
-    /// Makes this state: a request is truncated inside of its second block, and its next token needs a
-    /// copy of that block. Then the request ends.
+    /// Computes the prompt, and plans a copy of its second block, as if a request had been truncated
+    /// inside of this block and then got a token. Then all of its blocks are released.
     fn new(kind: Kind) -> Self {
         let config = PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..Default::default() };
         let evictor = kind.build(8, &RetentionConfig::default());
@@ -86,8 +85,9 @@ fn a_pinned_block_whose_turn_comes_is_free_when_its_pin_ends() {
     }
 }
 
-/// Another request computes the parent again and hits the block before its pin ends. After that request
-/// releases the block, it is cached like any other block.
+/// The pool needed the pinned block for an allocation, but kept it. Then another request computes the
+/// parent again, and hits the block before its pin ends. When that request releases the block, it is
+/// cached like any other block.
 #[test]
 fn a_pinned_block_that_is_hit_after_its_turn_has_a_place_again() {
     for kind in Kind::all() {

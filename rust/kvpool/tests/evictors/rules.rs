@@ -29,7 +29,7 @@ fn lru(usable: usize, pin_budget: usize) -> BlockPool {
     pool_of(kvpool_policies::LRU, usable, pin_budget, &[])
 }
 
-/// Admits a prompt and keeps its blocks in use.
+/// Computes a prompt, whose blocks remain in use. Returns its block table.
 fn take(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let chain = chain(pool.epoch(), path);
     let mut table = pool.match_and_acquire(&chain, usize::MAX).unwrap();
@@ -40,7 +40,7 @@ fn take(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     table
 }
 
-/// Admits and releases a prompt.
+/// Computes and releases a prompt. Returns its block table.
 fn serve(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     let table = take(pool, path);
     pool.release_table(&table).unwrap();
@@ -48,7 +48,7 @@ fn serve(pool: &mut BlockPool, path: &[u8]) -> Vec<BlockId> {
     table
 }
 
-/// Uses prompts of one block each, one after the other.
+/// Computes and releases `n` prompts of one block each. Returns their blocks.
 fn singles(pool: &mut BlockPool, n: u8) -> Vec<BlockId> {
     (0..n).map(|first| serve(pool, &[first])[0]).collect()
 }
@@ -187,7 +187,8 @@ fn an_end_of_life_has_no_effect_while_others_hold_the_block() {
     assert_eq!(pool.retain(&mine, Retention::END_OF_LIFE).unwrap(), report(1, 0, 1));
     pool.release_table(&mine).unwrap();
     assert_eq!(pool.retain(&yours, Retention::END_OF_LIFE).unwrap(), report(2, 0, 0));
-    // The last holder demotes its blocks. Lookups can match them until an allocation needs them.
+    // After the last holder has released them, the blocks are demoted. Lookups find them until an
+    // allocation needs them.
     pool.release_table(&yours).unwrap();
     assert_eq!(pool.retention_stats().unwrap().demoted, 3);
     assert_eq!(pool.probe(&chain(0, &[0, 2]), 9).unwrap().cached_blocks, 2);
@@ -202,8 +203,8 @@ fn pins_beyond_the_budget_are_clipped_to_the_highest_priority() {
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[2], b[0], b[1]]));
     let stats = pool.retention_stats().unwrap();
     assert_eq!((stats.pinned, stats.above_normal), (2, 1));
-    // If a pin ends, another block can be pinned. A hint that was clipped earlier does not become a pin
-    // without a new call.
+    // When a pinned block gets another hint, a further block can be pinned. The pin hint that was
+    // refused earlier has to be given again.
     pool.retain(&b[..1], Retention::NORMAL).unwrap();
     assert_eq!(order(&pool), indices(&[b[3], b[4], b[0], b[2], b[1]]));
     assert_eq!(pool.retain(&b[2..5], Retention::PINNED).unwrap(), report(1, 2, 0));
@@ -224,15 +225,15 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
             let stats = pool.retention_stats().unwrap();
             (stats.above_normal, stats.with_ttl, stats.expired)
         };
-        // The hint is for a block in use that has never been released.
+        // The hint is for a block that is in use, and has never been released.
         let table = take(&mut pool, &[0]);
         pool.retain(&table, kept).unwrap();
         assert_eq!(gauges(&pool), (1, 0, 0), "it does not run yet");
         assert_eq!(pool.advance_time(1000.0).unwrap(), 0);
         pool.release_table(&table).unwrap();
         assert_eq!(gauges(&pool), (1, 1, 0));
-        // A hit stops the time. The release of the last reference starts it again, whichever requests
-        // share the block.
+        // A hit stops the idle time. When the last of its holders releases the block, the time starts
+        // again.
         pool.advance_time(1009.0).unwrap();
         let (first, second) = (take(&mut pool, &[0]), take(&mut pool, &[0]));
         assert_eq!(pool.advance_time(2000.0).unwrap(), 0);
@@ -251,8 +252,8 @@ fn a_block_in_use_keeps_its_retention_however_long_it_is_used() {
     }
 }
 
-/// The hint takes effect immediately, but its time to live starts later. Before that, another hint
-/// without a time to live can replace it.
+/// A hint with an idle time to live is given to a block in use. Its priority has an effect at once, but
+/// its time starts at the release. Until then, another hint can replace it.
 #[test]
 fn an_idle_time_to_live_of_a_block_in_use_is_the_last_hint() {
     let mut pool = lru(6, 0);
@@ -315,7 +316,7 @@ fn times_are_numbers_that_do_not_run_backwards() {
     assert!(matches!(pool.advance_time(4.9), Err(PoolError::TimeBackwards { .. })));
     assert!(pool.advance_time(f64::NAN).is_err());
     assert_eq!(pool.advance_time(5.0).unwrap(), 0);
-    // Negative times are valid.
+    // A clock may start at a negative time.
     let retention = Some(RetentionConfig::default());
     let mut pool =
         BlockPool::new(PoolConfig { eviction: kvpool_policies::LRU, retention, ..Default::default() })
@@ -362,7 +363,7 @@ fn retention_ends_with_the_content() {
         }
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 0, "{how}");
         assert_eq!(pool.retention_stats().unwrap(), RetentionStats::default(), "{how}");
-        // When the blocks are used again, the earlier hints have no effect.
+        // The contents of the blocks were removed, so the earlier hints have no effect on new contents.
         let b = singles(&mut pool, 3);
         assert_eq!(order(&pool), indices(&b), "{how}");
         assert_eq!(pool.advance_time(100.0).unwrap(), 0, "{how}");
@@ -466,7 +467,7 @@ fn a_tenant_is_assigned_to_a_block_that_waits_for_its_child() {
         pool.assign_tenant(&chain[..1], TenantId(1)).unwrap();
         assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 3);
         assert_eq!(order(&pool), indices(&[others[0], others[1], chain[1], chain[0]]));
-        // The block no longer has to wait for its child.
+        // The child of the block is removed, so the block no longer has to wait.
         pool.drop_cached(&chain[1..]).unwrap();
         let expected =
             if moved { [others[0], others[1], chain[0]] } else { [chain[0], others[0], others[1]] };
@@ -501,8 +502,8 @@ fn a_tenant_above_its_ceiling_gives_its_own_least_recently_released_first() {
     let b = singles(&mut pool, 6);
     pool.retain(&b[2..3], Retention::PINNED).unwrap();
     pool.retain(&b[3..4], priority(100)).unwrap();
-    // The blocks were released in the order 2, 3, 4, 5. The order in which they are assigned to the
-    // tenant has no effect.
+    // Blocks 2 to 5 are assigned to the tenant in one call. Their order of eviction is still that of
+    // their release.
     pool.assign_tenant(&b[2..6], TenantId(1)).unwrap();
     assert_eq!(pool.tenant_blocks(TenantId(1)).unwrap(), 4);
     // The tenant has two blocks above its ceiling. Its blocks that are not pinned are evicted first,

@@ -8,11 +8,12 @@ use kvpool::{Content, InvariantViolation, Policy, PoolError, Release, Signal};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
-    /// The block has no content, or the policy has no record of it.
+    /// The block has no content that the policy knows.
     #[default]
     Unknown,
     Admitted,
-    /// `pop` or `take` removed the block from the order. The next call decides its state.
+    /// The policy has returned the block as a victim, or was asked to remove it. The next call puts it
+    /// back or removes its content.
     GivenUp,
 }
 
@@ -21,7 +22,7 @@ enum State {
 pub(crate) struct Strict<P> {
     policy: P,
     states: Vec<State>,
-    /// Number of victims that the policy was asked for.
+    /// Number of calls in which the policy had to return a victim.
     pops: Arc<AtomicUsize>,
 }
 

@@ -22,7 +22,7 @@ fn pool(digest: bool) -> BlockPool {
     BlockPool::new(config).unwrap().watched(&WatchConfig { digest, ..WatchConfig::default() }).unwrap()
 }
 
-/// Returns the digest after each operation of a fixed history.
+/// Makes a fixed sequence of operations on a pool. Returns the pool's digest after each of them.
 fn history(pool: &mut BlockPool) -> Vec<u64> {
     let mut digests = Vec::new();
     let mut note = |pool: &BlockPool| digests.push(pool.state_digest_from_scratch());
@@ -83,7 +83,8 @@ fn without_the_setting_there_is_none() {
     assert_eq!(manager.state_digest(), None);
 }
 
-/// A block that several operations changed is counted once, for any number of reads of the digest.
+/// The digest of a pool is updated at each read. A block that several operations changed in between
+/// counts once. So the digest does not depend on how often it was read.
 #[test]
 fn the_digest_does_not_depend_on_how_often_it_is_read() {
     let (mut seldom, mut often, mut light) = (pool(true), pool(true), pool(false));

@@ -12,7 +12,8 @@ use kvpool_observe::PoolWatch;
 
 use super::world::{Numbers, Setting, World};
 
-/// Returns the kind of a fault, without the block and the value.
+/// Returns the kind of a fault. Faults in different blocks, or with different values, have the same
+/// kind.
 fn kind(fault: Fault) -> String {
     match fault {
         Fault::Evictor(_, what, _) => format!("Evictor {what}"),
@@ -35,8 +36,8 @@ fn states() -> u64 {
     std::env::var("KVPOOL_FAULT_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
-/// Calls `trial` for every policy, for many states, and for faults of every kind in each state. Returns
-/// the kinds of faults that occurred.
+/// Calls `trial` for every policy, for many states of a pool, and for faults of every kind in each
+/// state. Returns the kinds of faults for which a trial returned true.
 fn every_fault(states: u64, mut trial: impl FnMut(Setting, u64, usize, Fault) -> bool) -> BTreeSet<String> {
     let mut met = BTreeSet::new();
     for setting in Setting::all() {
@@ -115,7 +116,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     let met = every_fault(states() / 3, |setting, seed, operations, fault| {
         let mut world = World::after(setting, seed, operations);
         world.pool.state_digest();
-        // Operations also need not check the recorded content of a free block.
+        // Faults in the recorded content of a free block are left out too, because operations do not
+        // read it.
         if needs_digest(fault) || matches!(fault, Fault::Registered(_)) || !world.pool.inject(fault) {
             return false;
         }
@@ -142,8 +144,8 @@ fn no_operation_on_a_broken_pool_gives_a_wrong_answer() {
     assert!(met.contains("FreeNext") && met.contains("RingNext") && met.contains("Evictor 1"), "{met:?}");
 }
 
-/// Without a digest, links, states and sums are checked in the same way, but a wrong reference count is
-/// not detected if it is plausible.
+/// A pool without a digest is checked for faults of links, states and sums in the same way. Only a
+/// wrong reference count that is plausible is not found.
 #[test]
 fn links_and_places_need_no_digest() {
     every_fault(states() / 3, |setting, seed, operations, fault| {
@@ -157,7 +159,7 @@ fn links_and_places_need_no_digest() {
     });
 }
 
-/// After several faults, a pool reports the first reason, which contains the broken invariant.
+/// After several faults, the pool's error contains the first broken invariant.
 #[test]
 fn the_reason_names_the_invariant() {
     let setting = Setting {

@@ -36,7 +36,7 @@ fn tables_are_checked_a_few_entries_at_a_time() {
         requests += report.requests;
         assert!(report.passes >= passes);
         passes = report.passes;
-        // Requests are admitted and released meanwhile.
+        // Between two calls of the scrubber, requests are admitted and released.
         manager.append(&[RequestRef::Int(0)], &[7], Computed::Nothing).unwrap();
         if requests == 4 {
             manager.preempt(1, None).unwrap();
@@ -85,8 +85,8 @@ fn a_broken_table_is_found_within_one_pass() {
 fn a_broken_table_of_any_group_is_found() {
     let specs = [GroupKind::Full, GroupKind::Sliding { window: 3 }, GroupKind::State];
     let groups = Groups::new(specs.map(|kind| GroupSpec::new(kind, 2)).to_vec(), None).unwrap();
-    // The request has four blocks of full attention, one block of the window after three released
-    // positions, and one state.
+    // The faults are injected into the table entries of a request. It has four blocks of full
+    // attention, one block of the window after three released positions, and one state.
     for (position, block) in [(0, 0), (3, 31), (4, 30), (7, 0), (7, 30), (8, 0), (8, 31)] {
         let config = ManagerConfig {
             num_blocks: 32,
@@ -120,7 +120,7 @@ fn steps_scrub_within_their_budget() {
                 let mut scrubber = ManagerScrubber::default();
                 assert!(found.is_none() && is_poisoned(&scrubber.scrub(&mut manager, usize::MAX)));
             }
-            // The link's two neighbours are inconsistent with it, so the fault may also be found there.
+            // The broken link of block 9 can be found at this block, or at one of its two neighbours.
             _ => assert!(found.is_some_and(|step| step as usize <= 10 / scrub_blocks), "{found:?}"),
         }
     }

@@ -53,20 +53,20 @@ impl Setting {
     }
 }
 
-/// The content of a block and of all blocks before it in its chain.
+/// The epoch of a block's content, and all tokens of its chain up to the end of the block.
 type Content = (u64, Vec<u32>);
 
 pub(crate) struct World {
     pub(crate) pool: BlockPool,
-    /// The scrubber, which continues at the position where it stopped.
+    /// The scrubber of the pool. It continues where it stopped at its last call.
     scrubber: Scrubber,
     hasher: Arc<BlockHasher>,
     numbers: Numbers,
-    /// Tables that the test holds, with their tokens.
+    /// The block tables that the test holds, each with its tokens.
     tables: Vec<(Vec<BlockId>, Vec<u32>)>,
-    /// Tables that fences hold, by step.
+    /// The block tables that were released with a fence, each with the step that ends the fence.
     fenced: Vec<(u64, Vec<BlockId>)>,
-    /// The content that the engine has written, by block.
+    /// For each block, the content that the engine has written into it.
     memory: BTreeMap<BlockId, Content>,
     step: u64,
     now: f64,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Returns a world after `operations` operations without a fault.
+    /// Makes a world, and then `operations` random operations in it. No fault is injected.
     pub(crate) fn after(setting: Setting, seed: u64, operations: usize) -> Self {
         let mut world = Self::new(setting, seed);
         for _ in 0..operations {
@@ -112,14 +112,14 @@ impl World {
         world
     }
 
-    /// Returns the number of references of `block` according to the records.
+    /// Returns how many references `block` should have, according to the test's own records.
     fn references(&self, block: BlockId) -> usize {
         let held =
             self.tables.iter().map(|(table, _)| table).chain(self.fenced.iter().map(|(_, table)| table));
         held.flatten().filter(|&&other| other == block).count()
     }
 
-    /// Returns whether the references of the pool equal those in the records.
+    /// Whether the pool has as many references to each block as the test's own records.
     pub(crate) fn agrees(&self) -> bool {
         let mut blocks = (1..self.pool.num_blocks() as u32).map(BlockId::new);
         blocks.all(|block| self.pool.ref_count(block) == Some(self.references(block) as u32))
@@ -143,7 +143,8 @@ impl World {
         tokens.collect()
     }
 
-    /// Checks that allocated blocks have no other holder, and removes their contents from the records.
+    /// Checks that no other holder has the newly allocated blocks. Their old contents are removed from
+    /// the test's own records.
     fn take(&mut self, blocks: &[BlockId]) {
         for (at, &block) in blocks.iter().enumerate() {
             assert!(block.get() > 0 && block.index() < self.pool.num_blocks(), "{block:?} is no block");
@@ -226,7 +227,8 @@ impl World {
         self.register(&new, &tokens, hits)
     }
 
-    /// Computes a prompt without a lookup, so its blocks are further copies of cached contents.
+    /// Computes a prompt that may already be cached, without looking it up. So its blocks are copies of
+    /// cached blocks.
     fn compute_again(&mut self) -> Result<(), PoolError> {
         let tokens = self.prompt();
         let Some(table) = self.allocate(tokens.len() / BLOCK_SIZE, &[])? else { return Ok(()) };

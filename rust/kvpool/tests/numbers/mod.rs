@@ -1,6 +1,6 @@
 //! Provides random numbers for tests. They are the same on every host.
 
-/// `SplitMix64`: equal seeds give equal numbers on every host.
+/// A generator of random numbers (`SplitMix64`). Equal seeds give equal numbers on every host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers(pub(crate) u64);
 

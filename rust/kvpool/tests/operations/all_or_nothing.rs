@@ -28,7 +28,7 @@ fn config() -> PoolConfig {
     PoolConfig { num_blocks: 8, block_size: BLOCK_SIZE, ..PoolConfig::default() }
 }
 
-/// Returns a pool with an event log.
+/// Returns a pool that records events.
 fn pool_of(config: PoolConfig) -> BlockPool {
     let events = WatchConfig { event_capacity: 100, ..WatchConfig::default() };
     BlockPool::new(config).unwrap().watched(&events).unwrap()
@@ -152,7 +152,8 @@ fn a_time_to_live_that_overflows_fails_no_commit() {
     manager.release(1, None).unwrap();
     assert_eq!(manager.retain(2, &hints.ranges).unwrap().accepted, 2);
     assert_eq!(stats(&manager).with_ttl, 4);
-    // The time to live ends at the largest `f64`.
+    // The pool accepts a time to live that would end after the largest `f64`. It ends at the largest
+    // `f64`.
     assert_eq!(manager.advance_time(f64::MAX).unwrap(), 4);
     manager.check_invariants().unwrap();
 }
@@ -168,7 +169,8 @@ fn a_commit_counts_each_block_once() {
     manager.fork(1, 3).unwrap();
     assert_eq!(manager.commit(1, 8), Ok(2));
     assert_eq!(manager.commit_batch(&[RequestRef::Int(2), RequestRef::Int(3)], &[8, 9]), Ok(0));
-    // Blocks that the request registers again after a truncation are not counted either.
+    // After a truncation, the request registers one block again. Blocks that are already registered are
+    // not counted.
     manager.truncate(3, 6, None).unwrap();
     manager.append_tokens(3, &[70, 80], 0).unwrap();
     assert_eq!(manager.commit(3, 8), Ok(1));
@@ -176,8 +178,8 @@ fn a_commit_counts_each_block_once() {
     manager.check_invariants().unwrap();
 }
 
-/// If a batch of events contains a reset, and later prompts use another algorithm, its digests have two
-/// lengths.
+/// A batch of events may contain a reset, after which prompts use another hash algorithm. So its
+/// digests can have two lengths.
 #[test]
 fn events_know_the_algorithm_of_their_digests() {
     let config = PoolConfig { verify: Verify::Fingerprint, ..config() };

@@ -333,8 +333,8 @@ fn chains_without_the_data_that_the_pool_compares() {
     }
 }
 
-/// Returns a chain whose digests are the same for all chains of its length, but whose fingerprints and
-/// tokens differ.
+/// Returns a chain for a hash collision. Chains of one length have equal digests, but the given
+/// fingerprints and tokens.
 fn forged(fingerprints: &[u128], tokens: &[u32]) -> HashChain {
     let hashes = (1..=fingerprints.len() as u8).map(|at| BlockHash::from_bytes([at; 32])).collect();
     HashChain::forged(HashAlgorithm::Sha256, B, 0, hashes, fingerprints.to_vec(), tokens.to_vec())
@@ -366,8 +366,8 @@ fn collisions_are_counted_misses() {
         let stats = pool.stats();
         assert_eq!((stats.collisions, stats.hits, stats.misses), (1, 1, 2));
 
-        // A registration also stops there, because lookups could not reach later blocks. The caller
-        // keeps its blocks.
+        // A registration also ends before the block that collides, because lookups could not reach
+        // later blocks. The caller keeps all of its blocks.
         let theirs = pool.allocate(3).unwrap();
         let registered = pool.register(&theirs, other, 0).unwrap();
         assert_eq!((registered.blocks, registered.collided), (1, true));
@@ -381,7 +381,7 @@ fn collisions_are_counted_misses() {
         assert!(pool.take_events().events.is_empty(), "nothing became matchable");
         pool.release_table(&theirs).unwrap();
         pool.check_invariants().unwrap();
-        // Lookups of the first content still succeed.
+        // The collision does not affect lookups of the first content.
         assert_eq!(pool.match_and_acquire(&mine, 3).unwrap(), table);
     }
 }
@@ -456,7 +456,7 @@ fn requests_in_the_wrong_state() {
 fn prompts_that_cannot_be_admitted() {
     let mut manager = manager();
     denied(&mut manager, "request 3 has no tokens: a prompt has at least one", |m| m.admit(3, prompt(m, 0)));
-    // The error returns the prompt.
+    // The error of a refused admission contains the prompt, so that the caller can use it again.
     let refused = manager.admit(1, prompt(&manager, 5)).unwrap_err();
     assert_eq!((refused.cursor.num_tokens(), refused.to_string()), (5, refused.error.to_string()));
 
@@ -475,7 +475,7 @@ fn prompts_that_cannot_be_admitted() {
         denied(&mut manager, foreign, |m| m.probe(&cursor));
         denied(&mut manager, foreign, |m| m.plan_admit(&mut m.plan_step(), 3, cursor));
     }
-    // Another hasher with the same settings is accepted.
+    // A prompt from another hasher is accepted if the settings are the same.
     let twin = BlockHasher::new(HasherConfig { block_size: B, ..Default::default() }).unwrap();
     let mut cursor = HashCursor::new(Arc::new(twin), ExtraKeys::default()).unwrap();
     cursor.append(&[7]);
@@ -496,7 +496,7 @@ fn prompts_that_cannot_be_admitted() {
 #[test]
 fn a_request_that_does_not_fit() {
     let mut manager = manager();
-    // Requests that do not fit now, and requests that never fit: the pool has 5 blocks, and 3 of them
+    // The refused requests either do not fit now, or never fit. The pool has 5 blocks, and 3 of them
     // are available.
     let prompt = |m: &CacheManager, tokens| m.prepare(&vec![99; tokens], ExtraKeys::default()).unwrap();
     for (tokens, needed, message) in [
@@ -645,8 +645,7 @@ fn steps_of_another_time_or_manager() {
         denied(&mut manager, stale, |m| m.plan_release(&mut plan, "two", None));
         denied(&mut manager, stale, |m| m.commit_step(&mut plan));
     }
-    // The plan belongs to another manager with the same history. Its blocks are not blocks of this
-    // manager.
+    // A plan is refused by any other manager, even if that manager has the same history.
     let (mut one, mut two) = (self::manager(), self::manager());
     let mut plan = one.plan_step();
     one.plan_release(&mut plan, 1, None).unwrap();
@@ -731,8 +730,8 @@ impl Evictor for Liar {
     }
 }
 
-/// Returns a pool whose policy can give wrong answers. Blocks 1 and 2 are cached, 3 is held and
-/// registered, 4 is held, and 5 is free.
+/// Returns a pool whose policy can be made to give wrong answers. Blocks 1 and 2 are cached, 3 is held
+/// and registered, 4 is held, and 5 is free.
 fn pool_of_a_liar() -> (BlockPool, Arc<Mutex<Lie>>) {
     let lie = Arc::new(Mutex::new(Lie::None));
     let policy = Box::new(Liar(LruEvictor::new(6).unwrap(), Arc::clone(&lie)));

@@ -16,12 +16,13 @@ const B: usize = 2;
 /// The largest number of blocks for which these policies have memory.
 const MOST_BLOCKS: usize = 40;
 
-/// A policy that evicts blocks in the order in which they were first inserted (FIFO), or the most
-/// recently used first (MRU). Both evict the deepest block of one release first.
+/// A policy with one of two orders: the blocks that were cached first are evicted first (FIFO), or the
+/// most recently used ones (MRU). Both evict the deepest block of one release first.
 #[derive(Debug)]
 struct Custom {
     most_recent: bool,
-    /// Releases that still have blocks, the oldest first. Within a release, the next victim is first.
+    /// The blocks that can be evicted, by release, the oldest release first. Within a release, they are
+    /// in the order of eviction.
     releases: Vec<Vec<BlockId>>,
     num_blocks: usize,
     /// The blocks in the order in which they were first cached. Only FIFO uses this list.

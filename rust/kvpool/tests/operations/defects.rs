@@ -11,7 +11,7 @@ use kvpool::{
 };
 use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 
-/// Returns a manager with these numbers of usable blocks on the device and in the host.
+/// Returns a manager whose device tier has `device` usable blocks, and whose host tier has `host`.
 fn manager(block_size: usize, device: usize, host: usize) -> CacheManager {
     let (num_blocks, host_blocks) = (device + 1, if host > 0 { host + 1 } else { 0 });
     CacheManager::new(ManagerConfig { num_blocks, host_blocks, block_size, ..Default::default() }).unwrap()
@@ -99,7 +99,7 @@ fn defect_c1_copy_on_write_replaces_the_tail() {
     assert_eq!((table(&manager, 1), table(&manager, 2)), (vec![1, 2], vec![1, 3]));
     assert_eq!(plan_of(&mut manager), [((0, 2), (0, 3))]);
     assert_eq!([1, 2, 3].map(|block| ref_count(&manager, 0, block)), [2, 1, 1]);
-    // Each request now has its own last block, so no further copies are made.
+    // Each request now has its own last block, so appends copy nothing.
     assert!(append(&mut manager, 2, 7).is_empty() && append(&mut manager, 1, 8).is_empty());
     assert_eq!(plan_of(&mut manager), []);
     assert_eq!(manager.cursor(1).unwrap().tail(), [5, 8]);
@@ -108,9 +108,9 @@ fn defect_c1_copy_on_write_replaces_the_tail() {
     assert_eq!(sums(&manager, 0), (8, 0, 0, 0));
 }
 
-/// After a swap, requests that shared blocks still share them (c2), their tables contain the new blocks
-/// (c3), and the old blocks are freed (c4). vLLM v0 took 4 blocks for two requests that shared 2 blocks
-/// (9).
+/// Requests that shared blocks before a swap still share them afterwards (defect c2), their tables
+/// contain the new blocks (c3), and the old blocks are freed (c4). For two requests that shared 2
+/// blocks, vLLM v0 took 4 blocks (defect 9).
 #[test]
 fn defect_c2_c3_c4_and_09_swap_keeps_sharing_and_leaks_nothing() {
     let mut manager = manager(4, 8, 2);
@@ -159,7 +159,7 @@ fn defect_10_a_swap_is_all_or_nothing() {
     assert_eq!(manager.fit_swap_out(&refs(&[1, 2, 3])), Ok(Fit::Never));
     assert_eq!(look(&manager), before);
     assert_eq!(plan_of(&mut manager), []);
-    // These requests are not moving, so they can get tokens.
+    // After the refused swap, these requests are not moving, so they can get tokens.
     append(&mut manager, 1, 8);
     manager.preempt(4, None).unwrap();
     assert_eq!(manager.fit_swap_out(&refs(&[1, 2])), Ok(Fit::Ok));
@@ -176,20 +176,21 @@ fn defect_12_a_swap_that_fits_is_not_refused() {
     manager.fork(1, 2).unwrap();
     manager.fork(1, 3).unwrap();
     append(&mut manager, 2, 6);
-    // The requests share two blocks, two of them share a last block, and the third has its own last
-    // block. So 9 table entries need 4 blocks.
+    // All three requests share two blocks. Two of them share their last block, and the third has its
+    // own. So their 9 table entries are 4 different blocks.
     assert_eq!(manager.fit_swap_out(&refs(&[1, 2, 3])), Ok(Fit::Ok));
     let swap = manager.begin_swap_out(&refs(&[1, 2, 3])).unwrap();
     assert_eq!((manager.tiers().swap_mapping(swap).unwrap().len(), sums(&manager, 1)), (4, (0, 0, 4, 0)));
-    // The copy of the last block is still planned, so both copies read its source.
+    // An append has planned a copy of the last block, which is not made yet. So the swap copies two
+    // blocks from the source of this copy.
     assert_eq!(plan_of(&mut manager).iter().filter(|(src, _)| *src == (0, 3)).count(), 3);
     manager.complete_swap(swap).unwrap();
     assert_eq!(sums(&manager, 0), (12, 0, 0, 0));
     leaks_nothing(&mut manager, &[1, 2, 3]);
 }
 
-/// The source of a planned copy loses its last reference. In vLLM v0 it was then free, and a swap-in of
-/// the same step overwrote it.
+/// A planned copy still reads a block that has lost its last reference. In vLLM v0 this block was free,
+/// and a swap-in of the same step overwrote it.
 #[test]
 fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
     let mut manager = manager(2, 2, 4);
@@ -203,7 +204,7 @@ fn defect_18_the_source_of_a_planned_copy_is_not_handed_out() {
         panic!("one copy")
     };
     manager.release(2, None).unwrap();
-    // No request holds the old block, but it is pinned.
+    // No request holds the source of the copy any more, but the planned copy pins it.
     assert_eq!(sums(&manager, 0), (0, 0, 1, 1));
     assert_eq!(manager.fit_swap_in(&refs(&[9])), Ok(Fit::Later));
     let refused = refusal(manager.begin_swap_in(&refs(&[9])));
@@ -236,8 +237,8 @@ fn a_request_of_100_000_blocks_is_forked_and_released() {
     assert_eq!((stats.free, stats.cached_free), (1, BLOCKS + 1));
 }
 
-/// Registered blocks are registered in the tier to which they move, and remain cached in the tier that
-/// they leave. So a swap back only copies the last block.
+/// After a swap, full blocks are registered in the tier to which they moved, and remain cached in the
+/// tier that they left. So a swap back copies only the last block, which is not full.
 #[test]
 fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
     for (tokens, tail) in [(5, 1), (4, 0)] {
@@ -252,7 +253,8 @@ fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
         assert_eq!(swap(&mut manager, &[1], false), tail);
         assert_eq!(table(&manager, 1)[..2], table(&manager, 2)[..2]);
         assert_eq!(sums(&manager, 1), (6, 2, 0, 0));
-        // The next token is written to a new block, not to a cached block.
+        // The next token is written to the third block of the table. The two blocks before it are
+        // cached, so they must not change.
         assert!(append(&mut manager, 1, 6).iter().all(|change| change.index == 2));
         leaks_nothing(&mut manager, &[1, 2]);
     }
@@ -263,8 +265,8 @@ fn a_swap_keeps_registrations_and_a_swap_back_copies_only_the_tail() {
 #[test]
 fn a_swap_takes_no_more_blocks_than_distinct_ones_touched() {
     let mut manager = manager(2, 8, 3);
-    // The device has the same content twice, because both blocks were computed before either was
-    // registered.
+    // The content is twice on the device, because both requests were admitted before either had
+    // computed it.
     admit(&mut manager, 1, &[1, 2, 3]);
     admit(&mut manager, 2, &[1, 2, 4]);
     admit(&mut manager, 3, &[1, 2, 5]);
@@ -295,7 +297,7 @@ fn a_registered_tail_is_copied_by_the_next_append() {
     assert_eq!(sums(&manager, 0), (3, 1, 2, 0));
     append(&mut manager, 1, 9);
     commit_all(&mut manager, 1);
-    // The old and the new content are both cached now.
+    // The block with the old content and the copy with the new content are both cached.
     admit(&mut manager, 2, &[1, 2, 3, 4, 5, 6, 7, 8, 0]);
     admit(&mut manager, 3, &[1, 2, 3, 4, 5, 6, 9, 9, 0]);
     assert_eq!((table(&manager, 2)[..2].to_vec(), table(&manager, 3)[1]), (vec![1, 2], 3));
@@ -319,7 +321,7 @@ fn a_trimmed_request_can_be_forked_and_continued() {
     commit_all(&mut manager, 2);
     let hash = manager.cursor(2).unwrap().chain().hashes()[3];
     assert_eq!(manager.pool().hash_of(own), Some(hash));
-    // Trimmed blocks do not move.
+    // The blocks that the window has released are null in the table, so the swap does not copy them.
     assert_eq!(swap(&mut manager, &[2, 1], true), 3);
     assert_eq!(table(&manager, 1)[..2], [0, 0]);
     swap(&mut manager, &[2, 1], false);
@@ -347,8 +349,9 @@ fn an_abort_leaves_the_other_copies_of_the_plan() {
     leaks_nothing(&mut manager, &[1, 2]);
 }
 
-/// A copy is needed only while the last block is shared, and trimmed blocks need no memory. So the
-/// request may fit later.
+/// An append that needs a copy of a shared last block fits as soon as the block is no longer shared.
+/// Blocks before a window take no memory. In both cases the refusal has to report that the append may
+/// fit later.
 #[test]
 fn an_append_that_fits_later_is_not_refused_for_good() {
     let mut shared = manager(4, 1, 0);
@@ -371,8 +374,9 @@ fn an_append_that_fits_later_is_not_refused_for_good() {
     append(&mut trimmed, 1, 3);
 }
 
-/// Destinations that are already cached are also counted. Otherwise the answer would be "later", and an
-/// engine would wait forever.
+/// The destination tier needs room for all blocks of a swap, even for those that are cached there now.
+/// A swap that needs more blocks than the tier has never fits. If the answer were "later", an engine
+/// would wait forever.
 #[test]
 fn a_swap_that_never_fits_differs_from_later() {
     let mut manager = manager(1, 8, 3);

@@ -27,8 +27,8 @@ fn image(offset: u64) -> MultimodalItem {
     MultimodalItem { identifier: (*b"image").into(), offset, length: 2 }
 }
 
-/// A conversation whose second turn adds an image has the same hashes as a prompt that contains the
-/// image from the start, and as no other prompt.
+/// If the second turn of a conversation adds an image, its blocks have the hashes of a prompt that
+/// contains the image from the start. No prompt with another image, or without an image, hits them.
 #[test]
 fn a_turn_with_an_image_is_found_by_its_image() {
     let mut manager = manager(32);
@@ -73,7 +73,8 @@ fn a_chunk_is_computed_as_far_as_it_has_blocks() {
     assert_eq!(manager.extend("long", 4).unwrap(), [], "covers no less than before");
     assert_eq!(manager.extend("long", 12).unwrap().len(), 1);
     manager.commit("long", 12).unwrap();
-    // One call commits the last chunk and appends the token that was sampled.
+    // One call covers the last chunk of the prompt, and another one commits it and appends the sampled
+    // token.
     let rows = Rows {
         requests: &["long".into()],
         offsets: &[0, 0],
@@ -106,7 +107,7 @@ fn accepted_drafts_are_computed_and_rejected_ones_are_not() {
     assert_eq!(step(&mut manager, &[6]), 1); // seven tokens and five drafts need twelve slots
     assert_eq!(step(&mut manager, &[7]), 1); // no draft was accepted, so one more slot is needed
     assert_eq!(manager.request("a").unwrap().computed_tokens, 7);
-    // Two drafts were accepted. The table already has slots for sixteen tokens.
+    // Two drafts were accepted. The table already has slots for them.
     assert_eq!(step(&mut manager, &[8, 9, 10]), 0);
     let info = manager.request("a").unwrap();
     assert_eq!((info.tokens, info.computed_tokens, info.blocks), (11, 10, 4));
@@ -148,7 +149,8 @@ fn failed_ranges_are_computed_again() {
     let part = Part { external_tokens: 16, ..Part::WHOLE };
     let admission = admit(&mut manager, "a", &tokens(20), part);
     assert_eq!((admission.cached_tokens, admission.external_tokens), (8, 8));
-    // A failed range within the cached tokens has no effect, because the connector did not load them.
+    // The connector did not load the tokens that were cached. So a report that they failed has no
+    // effect.
     manager.external_done("a", Loaded::AllBut(&[0..4, 14..15])).unwrap();
     let stats = manager.stats();
     assert_eq!(manager.request("a").unwrap().computed_tokens, 14);
@@ -213,7 +215,8 @@ fn a_plan_promises_a_cached_block_once() {
     manager.plan_admit(&mut plan, "big", prompt(&manager, &[9; 16])).unwrap();
     let part = Part { allocate_tokens: Some(0), ..Part::WHOLE };
     let options = AdmitOptions { part, ..AdmitOptions::default() };
-    // Another request of the plan takes the blocks of its prefix, so it hits nothing.
+    // The admission of "big", which is planned first, evicts the blocks of this prompt. So this
+    // admission hits nothing.
     let hit = manager.plan_admit_with(&mut plan, "hit", prompt(&manager, &tokens(9)), &options);
     assert_eq!(hit.unwrap(), 0);
     manager.commit_step(&mut plan).unwrap();

@@ -1,8 +1,8 @@
-//! Tests groups: the blocks that a hit needs, the blocks that no later token reads, and the blocks that
-//! are kept. The results are compared with the tokens that the layers read, token by token.
+//! Tests the rules of groups: which blocks a hit needs, which blocks no later token reads, and which
+//! blocks are kept. The results are compared with the tokens that the layers read, token by token.
 //!
-//! The brute-force search checks, for every length of a hit, whether each token that a layer reads
-//! there is in a cached block. It uses neither runs of blocks nor `reach`.
+//! The brute-force search tries every length of a hit. For each, it checks whether every token that a
+//! layer reads at the end of the hit is in a cached block. It does not use the functions under test.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use kvpool::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// The cached blocks by group and position. It also counts the lookups.
+/// A simulated cache, with the cached blocks as (group, position). It counts the lookups of each block.
 #[derive(Clone, Debug, Default)]
 struct Cache {
     blocks: BTreeSet<(usize, usize)>,
@@ -50,7 +50,7 @@ fn reads(spec: &GroupSpec, at: usize, earlier: usize) -> bool {
     }
 }
 
-/// Returns whether hits need any blocks of a group.
+/// Whether a hit needs blocks of a group with this specification.
 fn is_cached(spec: &GroupSpec) -> bool {
     spec.kind != GroupKind::Cross && spec.keep != Keep::Nothing
 }
@@ -85,8 +85,8 @@ fn brute_force(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     (0..=limit).rev().find(|&length| is_legal(groups, cache, limit, length)).unwrap()
 }
 
-/// Finds the hit as vLLM does: each group in turn reduces the length to the length that it can serve,
-/// until no group reduces it.
+/// Finds the longest hit as vLLM does. Each group in turn shortens the hit to a length for which it has
+/// all blocks, until no group shortens it any more.
 fn fixed_point(groups: &Groups, cache: &Cache, limit: usize) -> usize {
     let caching = || groups.specs().iter().enumerate().filter(|(_, spec)| is_cached(spec));
     let mut length = if caching().next().is_some() { limit } else { 0 };
@@ -145,7 +145,7 @@ fn groups() -> impl Strategy<Value = Groups> {
 
 const LONGEST: usize = 60;
 
-/// Draws caches in which nearly all, some, or nearly no blocks are cached.
+/// Draws the cached blocks of each group. Nearly all, most, or few blocks are cached.
 fn cache() -> impl Strategy<Value = Vec<Vec<bool>>> {
     let row = |share| prop::collection::vec(prop::bool::weighted(share), LONGEST);
     prop::collection::vec(prop_oneof![4 => row(0.97), 2 => row(0.8), 1 => row(0.3)], 5)
@@ -250,8 +250,8 @@ fn no_later_token_reads_a_dead_block_and_one_reads_each_other() {
     }
 }
 
-/// If exactly the kept blocks are cached, a hit can end at each expected position. No block is kept
-/// unless such a hit needs it.
+/// Caches exactly the blocks that the rules keep. A hit can then end at each position at which hits are
+/// expected. No kept block is unnecessary: each is needed by one of these hits.
 #[test]
 fn the_kept_blocks_are_those_that_hits_at_boundaries_need() {
     let config = Config { cases: 2_000, failure_persistence: None, ..Config::default() };

@@ -115,7 +115,7 @@ fn the_last_range_wins_and_leaves_the_rest_of_the_first() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], hinted(0, None, priority(90)));
     assert_eq!(manager.retain(1, &ranges(2, Some(4), priority(10))).unwrap(), accepted(1));
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (2, 1));
-    // Blocks that are registered later also belong to the first range.
+    // The first range of hints has no end, so it also applies to blocks that are registered later.
     manager.append_tokens(1, &[7, 8], 0).unwrap();
     manager.commit(1, 8).unwrap();
     assert_eq!((stats(&manager).above_normal, stats(&manager).below_normal), (3, 1));
@@ -145,7 +145,8 @@ fn swapped_in_blocks_keep_their_parents() {
         };
         run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
         swap(&mut manager, true);
-        // Other requests take the blocks of request 1. The new contents have other parents.
+        // While request 1 is in the host, another request takes its blocks on the device. The contents
+        // in these blocks have other parents.
         run(&mut manager, 2, &[9, 8, 7, 6, 5, 4, 3, 2], AdmitOptions::default());
         manager.release(2, None).unwrap();
         swap(&mut manager, false);
@@ -170,7 +171,7 @@ fn a_scan_is_evicted_first_and_does_not_change_blocks_it_hits() {
     assert_eq!(stats(&manager).demoted, 2);
     manager.release(2, None).unwrap();
     assert_eq!(order(&manager)[..2], [scanned[1], scanned[0]]);
-    // A hit on a block of a scan ends the demotion, because the block was used again.
+    // A later request hits a demoted block of the scan. The block was used again, so its demotion ends.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 9]);
     assert_eq!(manager.admit(3, cursor).unwrap().cached_blocks, 3);
     assert_eq!(stats(&manager).demoted, 1);
@@ -186,13 +187,13 @@ fn the_end_of_a_session_leaves_the_shared_prompt_to_the_others() {
     let (first, second) =
         (manager.block_table(1).unwrap().to_vec(), manager.block_table(2).unwrap().to_vec());
     manager.release(2, None).unwrap();
-    // Only the ending request holds the system prompt. Request 2 has used the prompt, and its blocks
-    // are children of the prompt's blocks.
+    // Request 1 ends its session. It alone holds the system prompt, but request 2 has also used it, and
+    // blocks of request 2 are children of its blocks. So the system prompt stays.
     assert_eq!(manager.end_session(1, None).unwrap(), accepted(4));
     let order = order(&manager);
     assert_eq!(order[..2], [first[3], first[2]], "the session goes first, its tail before its head");
     assert_eq!(order[2..], [second[3], second[2], second[1], second[0]]);
-    // When the request is admitted again, the blocks that it hits are no longer demoted.
+    // A later request hits two blocks of the session, which are then no longer demoted.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 9]);
     assert_eq!(manager.admit(3, cursor).unwrap().cached_blocks, 2);
     assert_eq!(stats(&manager).demoted, 2);
@@ -280,7 +281,8 @@ fn a_chain_reaches_every_group() {
     assert_eq!(report.ignored, 0);
     assert_eq!(manager.end_of_life_of(&cursor, 0).unwrap().accepted, there);
     assert_eq!(stats(&manager).demoted, there);
-    // These tokens, which need two blocks of full attention, were never computed.
+    // This prompt was never computed. It would need two blocks of full attention, which are reported as
+    // ignored.
     let other = prompt(&manager, &[9, 8, 7, 6, 5, 4, 3, 2]);
     assert_eq!(
         manager.end_of_life_of(&other, 0).unwrap(),
@@ -308,7 +310,7 @@ fn content_without_a_request_ends_by_its_chain() {
     run(&mut manager, 1, &[1, 2, 3, 4, 5, 6], AdmitOptions::default());
     manager.release(1, None).unwrap();
     run(&mut manager, 2, &[1, 2, 9], AdmitOptions::default());
-    // Two blocks are not cached. The first block is in use.
+    // The prompt has five blocks. Two are not cached and one is in use, so the hint applies to two.
     let cursor = prompt(&manager, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     let report = manager.end_of_life_of(&cursor, 0).unwrap();
     assert_eq!(report, HintReport { accepted: 2, clipped: 0, ignored: 3 });
@@ -350,7 +352,7 @@ fn hints_survive_preemption_and_swaps() {
         } else {
             manager.preempt(1, None).unwrap();
         }
-        // All blocks of the request are evicted meanwhile.
+        // Another request evicts all blocks of the first request.
         let cursor = prompt(&manager, &(20..32).collect::<Vec<_>>());
         manager.admit(2, cursor).unwrap();
         assert_eq!(stats(&manager), RetentionStats::default());
@@ -617,7 +619,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The state of a registered block.
+/// The hints of a registered block in the model.
 #[derive(Clone, Copy, Debug)]
 struct BlockHints {
     hash: BlockHash,
@@ -633,7 +635,7 @@ impl BlockHints {
     }
 }
 
-/// The hints of a request, with the time of each hint.
+/// The hints that the test has given for a request, each with the time of the call.
 #[derive(Clone, Debug, Default)]
 struct Known {
     tokens: Vec<u32>,
@@ -651,8 +653,7 @@ impl Known {
     }
 }
 
-/// Returns whether only planned copies hold a block, and the policy has chosen it for eviction
-/// meanwhile.
+/// Whether the policy has chosen a block for eviction while only planned copies held it.
 fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
     let own = manager.tiers().pending_copies().filter(|copy| copy.src.tier == copy.dst.tier);
     let pins: usize =
@@ -661,8 +662,8 @@ fn is_overtaken(manager: &CacheManager, block: BlockId) -> bool {
     pins > 0 && held == pins && !is_idle(manager, block)
 }
 
-/// Returns whether a block has no references except pins, and the policy has not chosen it for
-/// eviction.
+/// Whether a block is in the order of eviction: no request or fence holds it, and the policy has not
+/// chosen it for eviction.
 fn is_idle(manager: &CacheManager, block: BlockId) -> bool {
     manager.pool().order_with_pinned().contains(&block)
 }
@@ -676,7 +677,7 @@ struct Model {
 }
 
 impl Model {
-    /// Applies `retention` to a block. Returns `None` if it has no effect.
+    /// Applies a hint to a block in the model. Returns `None` if the hint has no effect.
     fn say(&mut self, block: BlockId, retention: Retention, in_use: bool) {
         let pinned = |said: &&BlockHints| said.keep == Keep::Pinned;
         let pins = self.blocks.values().filter(pinned).count();
@@ -689,14 +690,14 @@ impl Model {
         };
         said.then = retention.then;
         (said.idle, said.deadline) = match retention.ttl {
-            // The time does not run while the block is in use.
+            // The idle time runs only while the block is not in use.
             Some(Ttl::Idle(seconds)) => (Some(seconds), Some(now + seconds).filter(|_| !in_use)),
             Some(Ttl::Absolute(seconds)) => (None, Some(now + seconds)),
             _ => (None, None),
         };
     }
 
-    /// Applies the hints of `known` to the block at a position of a table.
+    /// Applies all hints of a request to one block of its table. `at` is the position of the block.
     fn apply(
         &mut self,
         known: &Known,
@@ -923,7 +924,8 @@ impl Pair {
         let range = RetentionRange { start: 0, end: None, retention: Retention::END_OF_LIFE };
         let all = Known { said: vec![(range, self.model.now)], ..known.clone() };
         if end && self.manager.request(id).unwrap().state == kvpool::RequestState::Preempted {
-            // The manager finds the cached blocks of the request's tokens by their chain.
+            // A preempted request has no table. The manager finds its blocks that are still cached by
+            // the hashes of its tokens.
             self.chain_said(&prompt(&self.manager, &known.tokens), &all);
         } else if end {
             self.apply(id, &all, 0..usize::MAX, false);

@@ -29,8 +29,8 @@ fn raw(blocks: impl IntoIterator<Item = BlockId>) -> Vec<u32> {
 
 // --- FreeBlockList: its list ---
 
-/// Returns the list from front to back. Checks that each block of the list reports that it is on the
-/// list, and that the recount returns the same length.
+/// Returns the blocks of the list from front to back. Checks that the list reports each of them as a
+/// member, and that its invariants hold.
 fn order(list: &FreeBlockList) -> Vec<u32> {
     let forward = raw(list.iter());
     assert_eq!((list.len(), list.is_empty()), (forward.len(), forward.is_empty()));
@@ -48,7 +48,8 @@ fn a_list_gives_up_any_member_and_no_other() {
         list.remove(id(leave)).unwrap();
         let rest: Vec<_> = (1..=5).filter(|&b| b != leave).collect();
         assert_eq!(order(&list), rest);
-        // The block was removed before, was never on the list, or does not exist.
+        // These blocks cannot be removed: one was removed before, one was never on the list, and two do
+        // not exist.
         for block in [leave, 0, 6, u32::MAX] {
             assert!(list.remove(id(block)).is_err() && !list.contains(id(block)));
             assert_eq!(order(&list), rest);
@@ -81,7 +82,7 @@ fn a_run_is_taken_whole_or_not_at_all() {
         let taken = if n <= 4 { n as u32 } else { 0 };
         assert_eq!(raw(out.unwrap_or_default()), (1..=taken).collect::<Vec<_>>());
         assert_eq!(order(&list), (taken + 1..=4).collect::<Vec<_>>());
-        // A block that was taken can be added again. Other blocks cannot.
+        // Only blocks that were taken from the list can be added again.
         (1..=4).for_each(|b| assert_eq!(list.clone().push_front(id(b)).is_ok(), b <= taken));
     }
     assert!(FreeBlockList::new(5).unwrap().pop_front_n(usize::MAX).is_err());
@@ -120,8 +121,8 @@ fn more_free_blocks_than_there_are_cannot_be_taken() {
 fn freeing_a_run_is_all_or_nothing() {
     let operation = "free it again";
     let run = [3, 1, 4];
-    // Inserts an invalid block at every position of the run: a free block, a block that appears earlier
-    // in the run, the null block, an unknown block.
+    // An invalid block is inserted at every position of a call: a free block, a block that occurs
+    // twice, the null block, or an unknown block.
     for at in 0..=run.len() {
         let mut cases = vec![
             (5, PoolError::WrongState { block: id(5), state: "already free", operation }),
@@ -219,7 +220,7 @@ fn the_allocator_refuses_whole_calls() {
             }
         }
     }
-    // The call contains the block more often than it has references. The error contains the number of
+    // The call contains the block once more than it has references. The error contains the number of
     // references before the call.
     let error = allocator.release(&ids(&[2, 1, 2, 3, 2])).unwrap_err();
     assert_eq!(error, PoolError::NotHeld { block: id(2), held: 2, operation: "release it", position: 4 });
@@ -248,7 +249,7 @@ fn lru_order_is_time_then_depth_then_position() {
     // A hit removes a block. Its next release adds it at the back.
     assert!(lru.remove(id(6)) && !lru.remove(id(6)));
     lru.insert(&mut candidates(&[(6, 1)]));
-    // A block that is already in the order is ignored and keeps its position.
+    // Blocks that are already in the order keep their position.
     lru.insert(&mut candidates(&[(4, 9), (11, 0)]));
     assert_eq!(raw(lru.order()), [5, 7, 2, 4, 8, 9, 1, 3, 10, 6, 11]);
     lru.check_invariants().unwrap();
@@ -276,8 +277,7 @@ fn every_policy_keeps_its_contract() {
         let place = |block| order.iter().position(|&b| b == id(block)).unwrap();
         assert!(place(3) < place(2) && place(2) < place(1), "the deeper before the shallower: {order:?}");
         assert!(place(6) < place(5) && place(5) < place(4), "the deeper before the shallower: {order:?}");
-        // When a block without children is removed, the others keep their order. No block is lost, and
-        // each block is returned once.
+        // If a block without children is removed, the order of the other blocks does not change.
         assert!(evictor.remove(id(11)) && !evictor.contains(id(11)) && !evictor.remove(id(11)));
         for stranger in [0, 8, 12, u32::MAX] {
             assert!(!evictor.contains(id(stranger)) && !evictor.remove(id(stranger)));
@@ -356,7 +356,8 @@ fn of_several_computed_copies_the_oldest_that_is_left_hits() {
     for block in 1..=5 {
         assert_eq!(index.insert(id(block), &chain, 0), Ok(Inserted::Registered));
         if block != 4 {
-            // The fourth copy is computed last, so it is the youngest.
+            // The fourth copy is the last to be computed, so lookups return it only after all others
+            // are removed.
             index.mark_computed(id(block)).unwrap();
         }
     }
@@ -409,7 +410,7 @@ fn a_copy_can_be_removed_from_the_head_the_middle_and_the_end() {
             assert_eq!(index.copies(&chain.hashes()[0]), left, "{computed} computed");
             assert_eq!(index.find(&chain, 0), left.first().copied().filter(|&b| index.is_computed(b)));
             index.check_invariants().unwrap();
-            // The block can be registered again with another content.
+            // A removed block can be registered again with another content, and is not computed then.
             let other = chain_with(config(HashAlgorithm::Sha256, Verify::None), &[8, 8]);
             index.insert(ring[removed], &other, 0).unwrap();
             assert_eq!(index.copies(&chain.hashes()[0]), left);

@@ -34,7 +34,7 @@ fn registered(manager: &CacheManager) -> [usize; 2] {
     [0, 1].map(|tier| manager.tiers().pool(tier).unwrap().stats().registered)
 }
 
-/// Returns the state that a refused reset must not change.
+/// Returns the state of both tiers, which a refused reset must not change.
 fn observe(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let pools = [0, 1].map(|tier| manager.tiers().pool(tier).unwrap());
     pools.map(|pool| (pool.free_order(), pool.eviction_order(), pool.stats()))

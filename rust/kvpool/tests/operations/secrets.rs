@@ -154,7 +154,8 @@ fn refusals_print_no_secret() {
     let mut manager = manager();
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     manager.admit("request-1", cursor).unwrap();
-    // The id exists already. The error contains the prompt.
+    // The id is already in use. The error contains the prompt, so its text must not show the prompt's
+    // secrets.
     let cursor = manager.prepare(&prompt(), extra()).unwrap();
     let refused = manager.admit("request-1", cursor).unwrap_err();
     assert_tells_nothing("refusal", &refused);

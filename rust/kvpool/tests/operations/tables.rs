@@ -51,7 +51,7 @@ fn look(pool: &BlockPool) -> Look {
     (pool.free_order(), pool.eviction_order(), pool.stats(), hashes, counts(pool, &all))
 }
 
-/// Checks that the call is refused and has changed nothing.
+/// Checks that the call fails with this error and changes nothing.
 fn refused<T: std::fmt::Debug + PartialEq>(
     pool: &mut BlockPool,
     call: impl FnOnce(&mut BlockPool) -> Result<T, PoolError>,
@@ -67,8 +67,8 @@ fn refused<T: std::fmt::Debug + PartialEq>(
 fn duplicates_are_replaced_by_cached_blocks() {
     let mut pool = pool();
     let first = pool.allocate(4).unwrap();
-    // Contents 0 and 2 are cached. The block of content 0 is held, and the block of content 2 is
-    // cached-free.
+    // At first, contents 0 and 2 are cached. A request holds the block of content 0. The block of
+    // content 2 is cached-free.
     assert_eq!(pool.register_table(&first[..1], &chain(), 0).unwrap(), []);
     assert_eq!(pool.register_table(&first[2..3], &chain(), 2).unwrap(), []);
     pool.release(&first[2..3]).unwrap();
@@ -81,7 +81,7 @@ fn duplicates_are_replaced_by_cached_blocks() {
     assert_eq!(given_up.map(|block| pool.state(block)), [Some(BlockState::Free); 2]);
     assert_eq!(pool.free_order()[..2], given_up);
     assert_eq!(pool.lookup(&chain(), 0, 9).unwrap().blocks(), second);
-    // Registering the table again, or only a part of it, changes nothing.
+    // A second call with the same table, or with a part of it, changes nothing.
     assert_eq!(pool.register_table(&second, &chain(), 0).unwrap(), []);
     assert_eq!(pool.register_table(&second[1..3], &chain(), 1).unwrap(), []);
     pool.check_invariants().unwrap();
@@ -96,10 +96,10 @@ fn a_block_that_another_holder_computes_replaces_no_duplicate() {
     pool.register(&first, &chain(), 0).unwrap();
     assert_eq!(pool.register_table(&second, &chain(), 0).unwrap(), []);
     assert_eq!(pool.lookup(&chain(), 0, 9).unwrap().blocks(), second);
-    // The first block is replaced, because another holder computed a block with the same content first.
+    // The first block is replaced, because a block with the same content was computed before it.
     assert_eq!(pool.register_table(&first, &chain(), 0).unwrap(), [(0, second[0])]);
     assert_eq!(counts(&pool, &[first[0], second[0]]), [0, 2]);
-    // If the caller registered a block itself, the call marks it computed.
+    // Blocks that the caller has already registered are only marked as computed.
     let third = pool.allocate(2).unwrap();
     pool.register(&third, &chain(), 2).unwrap();
     assert_eq!(pool.register_table(&third, &chain(), 2).unwrap(), []);
@@ -127,7 +127,7 @@ fn a_refused_table_changes_nothing() {
     refused(&mut pool, |pool| pool.register_table(&[a, BlockId::new(99)], &chain(), 0), &unknown);
     let null = PoolError::NullBlock { operation: "registered" };
     refused(&mut pool, |pool| pool.register_table(&ids([0]), &chain(), 0), &null);
-    // Only a fence holds the block, so there is no reference to release.
+    // A fence is the only holder of the block, so the call has no reference to take over.
     pool.release_after(&[c], 3).unwrap();
     let fenced = PoolError::NotHeld { block: c, held: 1, operation: "register it", position: 0 };
     refused(&mut pool, |pool| pool.register_table(&[c], &chain(), 0), &fenced);
@@ -161,7 +161,7 @@ fn a_collision_stops_a_table() {
     let mine = ids([12, 13, 14, 15]);
     assert_eq!(pool.adopt(&mine, &colliding, 0).unwrap(), [(0, cached[0]), (1, table[1])]);
     assert_eq!((counts(&pool, &mine), pool.stats().collisions), (vec![0; 4], 2));
-    // Two blocks of the same call have the same hash, but different contents.
+    // Two blocks in one call have the same hash and different tokens, which is a collision too.
     let twice = forged(&[hash(5), hash(6), hash(6), hash(1)], &[5, 5, 6, 6, 7, 7, 1, 1]);
     assert_eq!(pool.adopt(&mine, &twice, 0).unwrap(), []);
     assert_eq!((counts(&pool, &mine), pool.stats().collisions), (vec![1, 1, 0, 0], 3));

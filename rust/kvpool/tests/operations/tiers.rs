@@ -35,7 +35,7 @@ fn observe_tiers(tiers: &Tiers) -> impl PartialEq + std::fmt::Debug + use<> {
     (pools, tiers.pending_copies().collect::<Vec<_>>())
 }
 
-/// Checks that the call fails with this message, and that everything is unchanged.
+/// Checks that the call fails with this message and changes nothing in any tier.
 #[track_caller]
 fn refused<T>(tiers: &mut Tiers, message: &str, call: impl FnOnce(&mut Tiers) -> Result<T, TierError>) {
     let before = observe_tiers(tiers);
@@ -99,7 +99,7 @@ fn errors_of_other_layers() {
     assert_eq!(TierError::from(plan).to_string(), "the null block is the source of a transfer");
 }
 
-/// Uses the tiers without a manager. The test counts the references.
+/// A swap needs one reference to a block for each time that it contains the block.
 #[test]
 fn blocks_that_are_not_held() {
     let mut tiers = Tiers::new(vec![tier(4), tier(4)]).unwrap();
@@ -118,8 +118,8 @@ fn blocks_that_are_not_held() {
     refused(&mut tiers, "block 3 has 0 references: cannot swap it (reference 1 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], free], 0, 1)
     });
-    // The call has one entry per reference. The first block has two references, and the second block
-    // has one.
+    // The first block has two references and is in the call twice. The second block has one reference,
+    // so its second entry is refused.
     refused(&mut tiers, "block 2 has 1 references: cannot swap it (reference 3 of this call)", |tiers| {
         tiers.begin_swap(&[held[0], held[0], held[1], held[1]], 0, 1)
     });
@@ -141,7 +141,7 @@ fn blocks_that_are_not_held() {
     assert_eq!(released, "block 2 has 0 references: cannot complete its swap (reference 0 of this call)");
     tiers.abort_swap(swap).unwrap();
     tiers.check_invariants().unwrap();
-    // No block is available for a copy of the shared block.
+    // A copy of the shared block is refused, because no block is available for it.
     tiers.pool_mut(0).unwrap().allocate(2).unwrap();
     refused(&mut tiers, "out of blocks: 1 needed, 0 available, 1 missing", |tiers| {
         tiers.copy_on_write(0, held[0])
@@ -173,8 +173,8 @@ fn chain(algorithm: HashAlgorithm, first: u32) -> HashChain {
     cursor.chain().clone()
 }
 
-/// Other calls change the blocks of a swap. Ending the swap is then refused completely, or skips the
-/// parts that are no longer possible. It never stops in the middle.
+/// If other calls have changed the blocks of a swap, its end is refused as a whole, or skips the parts
+/// that are no longer possible. It never stops in the middle.
 #[test]
 fn a_swap_ends_as_a_whole() {
     let mut tiers = tiers(&[4, 4]);
@@ -252,7 +252,7 @@ fn plans_that_cannot_be() {
         vec![copy(at(0, 1), at(1, 7)), copy(at(0, 2), at(1, 7))],
         "block 7 of tier 1 is written twice by one plan",
     );
-    // This also applies to a transfer from a block to itself, which would otherwise be omitted.
+    // A transfer from a block to itself writes nothing, but counts as a write in this check.
     refused(
         vec![copy(at(1, 7), at(1, 7)), copy(at(0, 2), at(1, 7))],
         "block 7 of tier 1 is written twice by one plan",

@@ -20,7 +20,7 @@ fn copy(src: Place, dst: Place) -> Transfer {
     Transfer { src, dst }
 }
 
-/// Returns blocks that no random plan uses.
+/// Returns scratch blocks for breaking cycles. No random plan uses them for anything else.
 fn scratch_blocks(n: usize) -> Vec<Place> {
     (0..n).map(|i| at(i % 2, 100 + i as u32)).collect()
 }
@@ -32,8 +32,8 @@ fn place() -> impl Strategy<Value = Place> {
 /// Draws random transfers in which each destination occurs once.
 fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
     let choices = prop::collection::vec((place(), place()), 0..16);
-    // Random transfers are rarely permutations. The transfers of this test consist only of cycles, of
-    // every length.
+    // Random transfers seldom form cycles, so half of the plans are made from permutations, which
+    // consist only of cycles.
     let all: Vec<Place> = (0..2).flat_map(|tier| (1..=BLOCKS).map(move |block| at(tier, block))).collect();
     let permutation = Just(all.clone()).prop_shuffle().prop_map(move |shuffled| {
         all.iter().zip(shuffled).map(|(&src, dst)| copy(src, dst)).collect::<Vec<_>>()
@@ -43,7 +43,7 @@ fn transfers() -> impl Strategy<Value = Vec<Transfer>> {
         let pairs = pairs.into_iter().filter(|(_, dst)| written.insert(*dst));
         pairs.map(|(src, dst)| copy(src, dst)).collect::<Vec<_>>()
     });
-    // Draws a random permutation, in which some transfers read another source or are missing.
+    // Draws a random permutation in which some transfers read another source.
     let torn = (permutation.clone(), prop::collection::vec((any::<prop::sample::Index>(), place()), 0..5))
         .prop_map(|(mut transfers, changes)| {
             for (index, src) in changes {

@@ -48,8 +48,8 @@ fn found(pool: &BlockPool, chain: &HashChain) -> Match {
     pool.lookup(chain, 0, usize::MAX).unwrap()
 }
 
-/// Checks that the match is refused with an error that contains the block, and that nothing has
-/// changed.
+/// Checks that acquiring the match fails with an error that contains the block at `position`, and
+/// changes nothing.
 fn stale(pool: &mut BlockPool, found: &Match, position: usize) {
     let look = |pool: &BlockPool| (pool.free_order(), pool.eviction_order(), pool.stats());
     let before = look(pool);
@@ -189,8 +189,8 @@ fn a_refreshed_match_is_evicted_after_blocks_used_earlier() {
     pool.check_invariants().unwrap();
 }
 
-/// A refreshing lookup releases blocks, which may drop copies. The blocks that it returns are still
-/// cached.
+/// A refreshing lookup acquires and releases the blocks. With `DropOnRelease`, this drops copies, but
+/// never the blocks that the lookup returns.
 #[test]
 fn a_refreshed_match_is_fresh_where_duplicates_are_dropped() {
     let config = PoolConfig { duplicates: DuplicatePolicy::DropOnRelease, ..PoolConfig::default() };

@@ -1,12 +1,13 @@
-//! A simulated engine consists of a manager and of KV memory for its blocks. The tests read this memory
-//! back on every hit.
+//! A simulated engine: a manager, and KV memory for its blocks. The tests read this memory on every
+//! hit, to see whether the KV is that of the request's tokens.
 
 use super::*;
 
 /// A simulated engine: a manager, and the KV memory of its blocks.
 pub(super) struct Engine {
     pub(super) manager: CacheManager,
-    /// For each block, the epoch of the weights and the tokens from which its KV was computed.
+    /// For each block, what its KV was computed from: the epoch of the weights, and all tokens up to
+    /// its end.
     pub(super) memory: Vec<(u64, Vec<u32>)>,
     pub(super) requests: BTreeMap<i64, Sequence>,
 }

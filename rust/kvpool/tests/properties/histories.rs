@@ -1,15 +1,15 @@
-//! Makes histories, which are sequences of calls: all short histories of a small pool, and long random
-//! histories of an engine.
+//! Makes histories (sequences of calls): every short history of a small pool, and long random histories
+//! of an engine.
 
 use super::*;
 
-/// A call on a small pool, for tests that try every history.
+/// A call on a small pool. Tests make every short sequence of such calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    /// Allocates blocks for the whole prompt (true) or only for its first block (false), and registers
-    /// them.
+    /// Allocates and registers blocks. `true` means those of the whole prompt, `false` only the first
+    /// block.
     Start(bool),
-    /// Marks the newest table as computed.
+    /// Marks the blocks of the newest table as computed.
     Computed,
     /// Releases the oldest table.
     Release,
@@ -35,7 +35,7 @@ const ACTS: [Act; 10] = [
     Act::BumpEpoch,
 ];
 
-/// A pool of four blocks, and the tables that hold some of them.
+/// A pool of four usable blocks, and the block tables that hold some of them.
 pub(super) struct World {
     pub(super) pool: BlockPool,
     pub(super) tables: Vec<Vec<BlockId>>,
@@ -43,8 +43,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Makes a world that is empty, or that has two computed copies of one prompt. One copy is held and
-    /// the other is cached-free.
+    /// Makes a pool without tables. With `prelude`, it has two computed copies of one prompt, of which
+    /// one is held and the other is cached-free.
     pub(super) fn new(duplicates: DuplicatePolicy, prelude: bool) -> Self {
         let config = PoolConfig { num_blocks: 5, block_size: B, duplicates, ..Default::default() };
         let pool = BlockPool::new(config).unwrap().watched(&events(1000)).unwrap();
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// Returns, for each hash, the number of computed blocks.
+    /// Returns the number of computed blocks that have each hash.
     pub(super) fn copies(&self) -> BTreeMap<BlockHash, usize> {
         let mut copies = BTreeMap::new();
         for hash in
@@ -116,8 +116,8 @@ impl World {
     }
 }
 
-/// Calls `check` for every history of one to `depth` calls. The arguments are the world before the last
-/// call, and the last call.
+/// Calls `check` for every history of one to `depth` calls. Its arguments are the pool before the last
+/// call of the history, and this call.
 pub(super) fn every_history(depth: u32, check: impl Fn(&mut World, Act, &dyn std::fmt::Debug)) {
     for duplicates in [DuplicatePolicy::Keep, DuplicatePolicy::DropOnRelease] {
         for prelude in [false, true] {
@@ -161,8 +161,8 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..80)
 }
 
-/// Makes the calls that are possible, and skips the others. Calls `after` with the engine after each
-/// call.
+/// Makes random calls of an engine. Calls that are impossible in the present state are skipped. Calls
+/// `after` with the engine after each call.
 pub(super) fn play(engine: &mut Engine, calls: &[Call], mut after: impl FnMut(&mut Engine)) {
     let mut step = 0;
     for call in calls {

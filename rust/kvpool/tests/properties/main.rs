@@ -98,7 +98,8 @@ fn chain(tokens: &[u32]) -> HashChain {
     chain_in(0, tokens)
 }
 
-/// Allocates blocks for `tokens`, registers them and marks them as computed.
+/// Allocates blocks for `tokens`, registers them and marks them as computed. Returns the blocks, which
+/// remain held.
 fn fill(pool: &mut BlockPool, tokens: &[u32]) -> Vec<BlockId> {
     let chain = chain_in(pool.epoch(), tokens);
     let blocks = pool.allocate(chain.len()).unwrap();
@@ -118,7 +119,7 @@ fn all_blocks(pool: &BlockPool) -> impl Iterator<Item = BlockId> + use<> {
     (0..pool.num_blocks() as u32).map(BlockId::new)
 }
 
-/// Returns the whole state of a pool that a caller can read.
+/// Returns everything that a caller can read of a pool's state.
 fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
     let block = |b| {
         (pool.ref_count(b), pool.fence_references(b), pool.state(b), pool.hash_of(b), pool.is_computed(b))
@@ -127,7 +128,8 @@ fn observe(pool: &BlockPool) -> impl PartialEq + std::fmt::Debug + use<> {
     (pool.free_order(), pool.eviction_order(), pool.stats(), pool.epoch(), blocks)
 }
 
-/// Returns the whole state of a manager that a caller can read, except the number of refusals.
+/// Returns everything that a caller can read of a manager's state. The number of refused calls is left
+/// out, because a refusal changes it.
 fn observe_manager(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug + use<> {
     let mut stats = manager.stats();
     stats.refusals = 0;
@@ -135,7 +137,8 @@ fn observe_manager(manager: &CacheManager) -> impl PartialEq + std::fmt::Debug +
     (observe(manager.pool()), stats, (0..12).map(request).collect::<Vec<_>>())
 }
 
-/// Returns (free, cached-free, active, fenced), counted only from the lists and the references.
+/// Returns the numbers of blocks that are (free, cached-free, active, fenced). They are counted from
+/// the lists and the references, not read from the pool's counters.
 fn recount(pool: &BlockPool) -> (usize, usize, usize, usize) {
     let held = |b: &BlockId| pool.ref_count(*b).unwrap() > 0;
     let fenced = |b: &BlockId| held(b) && pool.ref_count(*b) == Some(pool.fence_references(*b));
@@ -153,7 +156,7 @@ fn sums(pool: &BlockPool) -> (usize, usize, usize, usize) {
     (stats.free, stats.cached_free, stats.active, stats.fenced)
 }
 
-/// Returns all orders of `n` things.
+/// Returns all permutations of the numbers `0..n`.
 fn permutations(n: usize) -> Vec<Vec<usize>> {
     if n == 0 {
         return vec![Vec::new()];

@@ -5,13 +5,11 @@
 //! In vllm#42571 and dynamo#13398, `free([b, b])` of a block with two references linked `b` once and
 //! counted it twice, or the reverse.
 //!
-//! Code fails this test if it drops references one by one, and then adds a block to the list for each
-//! of its occurrences with a count of 0.
+//! An implementation fails this test if it drops references one by one, and then adds a block to the
+//! list for each of its occurrences with a count of 0.
 
 use super::*;
 
-/// In vllm#42571 and dynamo#13398, `free([b, b])` of a block with two references added `b` to the list
-/// twice, or counted it twice and linked it once. So the count and the list differed.
 #[test]
 fn property_01_a_block_freed_twice_in_one_call_is_queued_once() {
     // Makes every release of up to five ids of three blocks that have 1, 2 and 3 references. The blocks

@@ -3,17 +3,14 @@
 //!
 //! In trtllm#14937, a block was free and cached at the same time.
 //!
-//! Code fails this test if a release decrements the count before it checks it, or if it limits the
-//! count to 0 and adds the block to a list again.
+//! An implementation fails this test if a release decrements the count before it checks it, or if it
+//! limits the count to 0 and adds the block to a list again.
 
 use super::*;
 
-/// In trtllm#14937, a block was on two lists at the same time after a release of a block without
-/// references.
 #[test]
 fn property_02_a_block_is_on_one_list_and_an_unheld_block_cannot_be_released() {
-    // Tests with and without an open fence, because a pool uses different code to check a release in
-    // these cases.
+    // A pool checks a release with different code while a fence is open. So this tests both cases.
     for fence in [true, false] {
         let mut pool = pool(6);
         cache(&mut pool, &[1, 2, 3, 4]); // #1, #2

@@ -4,13 +4,11 @@
 //! In ascend#14283 and lmcache#987, such an allocation took the available blocks, or made the counts
 //! negative.
 //!
-//! Code fails this test if it takes blocks until none is left and only then returns an error, or if it
-//! never compares a signed count with 0.
+//! An implementation fails this test if it takes blocks until none is left and only then returns an
+//! error, or if it never compares a signed count with 0.
 
 use super::*;
 
-/// In ascend#14283 and lmcache#987, an allocation of 0, of a negative number or of too many blocks
-/// changed the counts.
 #[test]
 fn property_03_an_impossible_allocation_changes_nothing() {
     for cached in 0..=2 {

@@ -2,8 +2,8 @@
 //!
 //! In vllm#24228, a call that failed had already changed blocks, counters or keys.
 //!
-//! Code fails this test if one loop both checks elements and changes state. The invalid element may be
-//! the first, a middle or the last element.
+//! An implementation fails this test if one loop both checks elements and changes state. The invalid
+//! element may be the first, a middle or the last element.
 
 use super::*;
 
@@ -85,7 +85,7 @@ fn property_04_a_failed_call_of_the_pool_changes_nothing() {
     fails_everywhere("register", &[5, 8, 9], &[null, unknown, free, cached, 3, 6, 8], |pool, ids| {
         pool.register(ids, &long, 0).map(drop)
     });
-    // A chain that is too short is detected at its end.
+    // The pool detects that a chain has too few blocks when it reaches the end of the chain.
     let mut pool = crowded_pool(true);
     let before = observe(&pool);
     for (blocks, start) in [(&[5, 8, 9][..], 2), (&[5][..], 4), (&[][..], 5), (&[5][..], 9)] {
@@ -142,7 +142,8 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
             unchanged(&manager, &batch);
         }
     }
-    // No block is available for the last valid row: requests 1, 3 and 6 need one block each.
+    // Requests 1, 3 and 6 need one block each, but only two are available. So the last of these rows
+    // fails.
     let prompt = manager.prepare(&[40, 41], ExtraKeys::default()).unwrap();
     let mut full = crowded_manager();
     full.admit(6, prompt).unwrap();
@@ -169,14 +170,15 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
             unchanged(&manager, &counts);
         }
     }
-    // Request 1 already has 2 computed tokens.
+    // Request 1 already has 2 computed tokens, so a commit of 1 token is refused.
     let result = manager.commit_batch(&[3.into(), 2.into(), 1.into()], &[4, 3, 1]);
     assert!(
         matches!(result, Err(ManagerError::BadComputedCount { asked: 1, computed: 2, .. })),
         "{result:?}"
     );
     unchanged(&manager, &"a count that goes back");
-    // The match finds held and idle blocks, but no blocks are available for the rest.
+    // The prompt has two cached blocks, one of which is held. There are no blocks for the rest of the
+    // prompt.
     let long = [1, 2, 5, 5, 50, 51, 52, 53];
     let prompt = manager.prepare(&long, ExtraKeys::default()).unwrap();
     assert_eq!(manager.probe(&prompt).unwrap().cached_blocks, 2);
@@ -195,13 +197,14 @@ fn property_04_a_failed_call_of_the_manager_changes_nothing() {
     manager.complete_step(0).unwrap();
     assert_eq!(manager.commit_step(&mut plan), Err(ManagerError::StaleStep));
     unchanged(&manager, &"a stale plan");
-    // The valid rows alone succeed, which shows that only the invalid rows made the calls fail.
+    // Calls with only the valid rows succeed. So the invalid rows made the calls above fail.
     assert_eq!(manager.commit_batch(&[1.into(), 2.into(), 3.into()], &[4, 3, 4]).unwrap(), 4);
     assert_eq!(
         manager.append(&[1.into(), 2.into(), 3.into()], &[0; 3], Computed::AllButLast).unwrap().len(),
         2
     );
-    // A resumption without enough blocks fails after its match.
+    // The resumption finds cached blocks, and then fails because there are not enough blocks for the
+    // rest.
     let before = observe_manager(&manager);
     assert!(matches!(manager.resume(4), Err(ManagerError::OutOfBlocks(_))));
     assert_eq!(observe_manager(&manager), before);

@@ -4,8 +4,8 @@
 //! In vllm#37164 and vllm#10507, blocks that one request had found were allocated by another request,
 //! or by the request itself, before it had acquired them.
 //!
-//! Code fails this test if a lookup returns ids that only a later call acquires, or if the blocks of a
-//! hit are counted as available.
+//! An implementation fails this test if a lookup returns ids that only a later call acquires, or if the
+//! blocks of a hit are counted as available.
 
 use super::*;
 

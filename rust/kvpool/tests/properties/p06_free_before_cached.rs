@@ -3,8 +3,8 @@
 //! In vllm#42948 and vllm#42656, blocks without a hash were queued after cached blocks, so contents
 //! were evicted although free blocks existed.
 //!
-//! Code fails this test if it has one queue for both kinds of blocks, and adds every released block to
-//! its end.
+//! An implementation fails this test if it has one queue for both kinds of blocks, and adds every
+//! released block to its end.
 
 use super::*;
 

@@ -4,8 +4,8 @@
 //! In vllm#45357 and tpu-inference#3449, a running step wrote to a block that had been allocated to
 //! another request.
 //!
-//! Code fails this test if a release ignores running steps, or if a fence only ends with its own step
-//! and not with a later one.
+//! An implementation fails this test if a release ignores running steps, or if a fence only ends with
+//! its own step and not with a later one.
 
 use super::*;
 
@@ -68,8 +68,8 @@ fn property_07_a_late_write_of_a_running_step_damages_no_other_request() {
         } else {
             engine.release(1, Some(8));
         }
-        // This request has the same prefix. It hits the fenced blocks, because they are computed and
-        // may be read.
+        // Request 2 has the same prefix. It hits the fenced blocks, because they are computed and a
+        // fence allows reads.
         let admission = engine.admit(2, &[1, 2, 3, 4, 6]).unwrap();
         assert_eq!(admission.block_ids[..2], table[..2]);
         assert!(!admission.block_ids.contains(&table[2]), "a fenced block was handed out");

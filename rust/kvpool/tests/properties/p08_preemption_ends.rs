@@ -4,8 +4,8 @@
 //! In ascend#16315, a scheduler preempted all requests, or never stopped, because the blocks of a
 //! preempted request become available one step later.
 //!
-//! Code fails this test if a refusal reports the number of missing blocks, but not the number of fenced
-//! blocks.
+//! An implementation fails this test if a refusal reports the number of missing blocks, but not the
+//! number of fenced blocks.
 
 use super::histories::*;
 use super::*;
@@ -63,8 +63,8 @@ fn preempt_until_met(running: usize, size: usize, shared: bool, demand: usize) {
         engine.check();
     }
     engine.check();
-    // The loop stopped as soon as enough blocks were pending: without the last preemption, there were
-    // too few.
+    // The scheduler has not preempted too many requests: without the last preemption, there would be
+    // too few blocks.
     let blocks_of = |survivors: usize| match (shared, survivors) {
         (_, 0) => 0,
         (true, n) if size > 1 => 1 + n * (size - 1),

@@ -5,8 +5,8 @@
 //! In vllm#47728, a sliding window was trimmed up to the scheduled tokens. The running step, or the
 //! step after a roll-back, read blocks that had been allocated to other requests.
 //!
-//! Code fails this test if its window ends at the last token of the request, including drafts and
-//! scheduled tokens.
+//! An implementation fails this test if its window ends at the last token of the request, including
+//! drafts and scheduled tokens.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,12 +23,12 @@ fn kv(tokens: &[u32]) -> u64 {
     })
 }
 
-/// A step that was launched with a block table. It computes tokens `start..end`, each of which reads
-/// the window before it.
+/// A running step with a copy of a request's block table. It computes tokens `start..end`, each of
+/// which reads the window before it.
 struct Running {
     number: u64,
     request: i64,
-    /// Serial number of the request, because a later request may have the same id.
+    /// Serial number of the request. It differs even if a later request has the same id.
     serial: u64,
     tokens: Vec<u32>,
     start: usize,
@@ -52,18 +52,19 @@ struct Overlapped {
     requests: BTreeMap<i64, Request>,
     running: VecDeque<Running>,
     next_step: u64,
-    /// Number of blocks that were allocated while a running step had them in its table.
+    /// Number of blocks that were allocated to a request while a running step still had them in its
+    /// table. It shows that the test reaches this case.
     reused: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Move {
     Admit(i64, Vec<u32>),
-    /// Samples this number of tokens, which may be drafts. Launches a step that computes every token
-    /// that no step computes yet.
+    /// Appends this number of sampled tokens to a request, which may be drafts. Starts a step for all
+    /// tokens that no step computes yet.
     Launch(i64, usize),
-    /// Ends the oldest step. This number of its last tokens is rejected, if no later step depends on
-    /// them.
+    /// Ends the oldest step. This number of tokens at its end is rejected, unless a later step depends
+    /// on them.
     Settle(usize),
     Trim(i64),
     Release(i64),

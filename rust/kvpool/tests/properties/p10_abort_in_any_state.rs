@@ -5,8 +5,8 @@
 //! In vllm#46283, vllm#41269 and vllm#44100, an abort at certain times leaked blocks, or freed them
 //! twice.
 //!
-//! Code fails this test if a release only considers running requests, or if it handles a late message
-//! as a new one.
+//! An implementation fails this test if a release only considers running requests, or if it handles a
+//! late message as a new one.
 
 use super::*;
 
@@ -113,7 +113,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
     }
     let fenced_before = engine.manager.pool().num_fenced();
     engine.release(2, fence);
-    // The abort itself may also arrive twice.
+    // A second abort of the same request is refused and changes nothing.
     let after = observe_manager(&engine.manager);
     assert_eq!(engine.manager.release(2, fence), Err(ManagerError::UnknownRequest { id: 2.into() }));
     assert_eq!(observe_manager(&engine.manager), after);
@@ -127,7 +127,7 @@ fn abort(stage: Stage, fence: Option<u64>, early: &[u64], late: &[u64]) {
         engine.manager.complete_step(step).unwrap();
         engine.check();
     }
-    // This is the latest time at which the blocks have to be available, because every step has ended.
+    // All steps have ended now, so all blocks of the aborted request have to be available.
     engine.manager.complete_step(STEP).unwrap();
     assert_eq!(engine.manager.pool().num_fenced(), 0, "{what}");
     assert_eq!(held(&engine), without, "{what}");

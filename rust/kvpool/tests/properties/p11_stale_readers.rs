@@ -4,8 +4,8 @@
 //! In mooncake#850 and vllm#47021, a reader checked that its block was still present. The block was
 //! present, but it had another owner.
 //!
-//! Code fails this test if some changes do not increment the version, or if it uses the number of a
-//! swap again.
+//! An implementation fails this test if some changes do not increment the version, or if it uses the
+//! number of a swap again.
 //!
 //! There are three ways to read blocks safely. A plan is refused after any change. The number of a swap
 //! is used only once. A reader that holds references to the blocks needs no check.
@@ -36,7 +36,7 @@ proptest! {
         let (mut plan, mut seen) = (engine.manager.plan_step(), looked_at(&engine));
         let mut next = extra.into_iter();
         play(&mut engine, &calls, |engine| {
-            // A call that the engine itself does not make.
+            // Some calls come from outside of the engine, such as the removal of a cached block.
             match next.next() {
                 Some((0, _, block)) => {
                     let block = BlockId::new(block.min(engine.memory.len() - 1) as u32);

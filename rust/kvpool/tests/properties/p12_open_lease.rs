@@ -5,8 +5,8 @@
 //! In trtllm#12542 and sglang#31427, a block was evicted while it was being copied, or could not be hit
 //! during that time.
 //!
-//! Code fails this test if a block can be evicted as soon as no request holds it, or if a block is
-//! removed from the index during a transfer.
+//! An implementation fails this test if a block can be evicted as soon as no request holds it, or if a
+//! block is removed from the index during a transfer.
 //!
 //! `evictors/leases.rs` and the laboratory test all kinds of leases with random holders and every
 //! policy.

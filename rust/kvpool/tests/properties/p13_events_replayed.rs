@@ -4,7 +4,7 @@
 //!
 //! In vllm#55092, a removal was reported while another copy was present.
 //!
-//! Code fails this test if it reports events for each block instead of each content.
+//! An implementation fails this test if it reports events for each block instead of each content.
 
 use super::histories::*;
 use super::*;

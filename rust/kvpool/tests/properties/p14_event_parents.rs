@@ -5,9 +5,9 @@
 //! In trtllm#3543, ascend#12002 and vllm#58119, events reported blocks as first blocks of a prompt, or
 //! with an unknown parent. Routers then built wrong prefix trees.
 //!
-//! Code fails this test if it uses the hash of the previous block in the table or in the call, because
-//! that block may be a hit, the null block, or missing. Code also fails if it reports no parent when
-//! another call stored the previous block.
+//! An implementation fails this test if it uses the hash of the previous block in the table or in the
+//! call, because that block may be a hit, the null block, or missing. It also fails if it reports no
+//! parent when another call stored the previous block.
 //!
 //! Events have no flag for a parent that cannot be matched. By property 13, the events so far give the
 //! hashes that can be matched, so any other parent cannot. Events never report a block as the first
@@ -112,8 +112,8 @@ fn property_14_an_absent_parent_is_named_and_detected() {
                 assert_eq!(take(tiers.take_events(1).unwrap().events), 2);
             }
             "window" => {
-                // The window is the smallest possible. So no token of the parent is needed, and another
-                // request takes its block.
+                // The window is as small as possible, so no later token reads the parent's block. Another
+                // request takes it.
                 let config = ManagerConfig { num_blocks: 5, block_size: B, ..Default::default() };
                 let mut manager = CacheManager::new(config).unwrap().watched(&manager_events(100)).unwrap();
                 let prompt = |tokens: &[u32]| {

@@ -4,8 +4,8 @@
 //! In vllm#44451, the lists of an event had different lengths, and consumers attached tokens to the
 //! wrong hashes.
 //!
-//! Code fails this test if one event describes a run of blocks, and its lists are built with different
-//! filters for masked, cached and null blocks.
+//! An implementation fails this test if one event describes a run of blocks, and its lists are built
+//! with different filters for masked, cached and null blocks.
 //!
 //! In kvpool, an event describes one block: its hash, its parent, and its depth, which is the logical
 //! index. So this test checks the remaining parts of the property. There is exactly one event per block

@@ -3,14 +3,12 @@
 //!
 //! In vllm#49377, blocks were indexed under hashes of rejected drafts.
 //!
-//! Code fails this test if it hashes scheduled tokens instead of committed tokens, or if a truncation
-//! does not remove the digests of the removed tokens.
+//! An implementation fails this test if it hashes scheduled tokens instead of committed tokens, or if a
+//! truncation does not remove the digests of the removed tokens.
 
 use super::histories::*;
 use super::*;
 
-/// In vllm#49377, after drafts had been rejected, blocks were indexed under hashes of tokens that were
-/// never written to them.
 #[test]
 fn property_16_a_rejected_draft_is_never_indexed() {
     let mut pool = pool(8);

@@ -4,8 +4,8 @@
 //! A block is promoted when it becomes full and is registered. In vllm#49125, the digest of a part of a
 //! block remained after its promotion, and a lookup of this digest found a block with more tokens.
 //!
-//! Code fails this test if a promotion does not remove partial digests from their own table, or if a
-//! promotion replaces a block by another one and leaves the replaced block in the index.
+//! An implementation fails this test if a promotion does not remove partial digests from their own
+//! table, or if a promotion replaces a block by another one and leaves the replaced block in the index.
 //!
 //! This module tests groups without `partial_hits`: a part of a block has no digest, and a promoted
 //! block has one digest. With `partial_hits`, names inside a block are removed with the block: see

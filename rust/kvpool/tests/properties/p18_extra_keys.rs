@@ -4,7 +4,8 @@
 //! In vllm#44701, vllm#30931 and vllm#3264, requests with different keys shared blocks, because the
 //! hash did not include a key, or did not distinguish keys.
 //!
-//! Code fails this test if it concatenates the bytes of the fields without tags and lengths.
+//! An implementation fails this test if it concatenates the bytes of the fields without tags and
+//! lengths.
 //!
 //! `tests/properties.rs` of kvpool-hash tests random extra keys.
 

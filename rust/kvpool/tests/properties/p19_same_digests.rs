@@ -3,7 +3,7 @@
 //! In lmcache#2136 and DingoCache#77, keys depended on the process, so processes could not share a
 //! store.
 //!
-//! Code fails this test if it uses the hash function of its language, or a random seed.
+//! An implementation fails this test if it uses the hash function of its language, or a random seed.
 //!
 //! `tests/vectors.rs` of kvpool-hash has all vectors.
 

@@ -5,8 +5,8 @@
 //! In kvcached#401 and nano#219, the entry of a hash contained only one block. It was removed with that
 //! block, or remained after the block got another content.
 //!
-//! Code fails this test if it maps each hash to one block, and the last copy overwrites or removes this
-//! entry.
+//! An implementation fails this test if it maps each hash to one block, and the last copy overwrites or
+//! removes this entry.
 
 use super::histories::*;
 use super::*;
@@ -60,14 +60,15 @@ fn property_20_copies_of_a_content_can_go_in_any_order() {
     }
 }
 
-/// Tests an earlier fault of this pool. A lookup guesses the next block from the previous ids. The
-/// guessed block may be a copy that is not the oldest, and must not be returned.
+/// A lookup guesses the next block of a chain from the ids of the previous blocks. The guessed block
+/// may be a newer copy. The lookup still has to return the oldest copy, which an earlier version did
+/// not.
 #[test]
 fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
     let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
     for step in [1, 2] {
         let mut pool = pool(24);
-        // The tables contain blocks 1, 2, 3, 4 and so on, or blocks 1, 3, 5, 7 and so on.
+        // The ids of a table's blocks differ by 1, or by 2.
         let spread = |blocks: Vec<BlockId>| blocks.into_iter().step_by(step).collect::<Vec<_>>();
         let mut copy = || {
             let blocks = spread(pool.allocate(4 * step).unwrap());
@@ -79,8 +80,7 @@ fn property_20_a_run_of_ids_leads_to_no_younger_copy() {
         pool.drop_cached(&older[..2]).unwrap();
         let expected = [&younger[..2], &older[2..]].concat();
         assert_eq!(pool.match_and_acquire(&chain(&tokens), 4).unwrap(), expected);
-        // The lookup must not return a guessed block whose KV is not written, or that has lost its
-        // content.
+        // A guessed block must not be returned if its KV is not written, or if it has lost its content.
         pool.release(&expected).unwrap();
         pool.drop_cached(&older[2..]).unwrap();
         pool.drop_cached(&younger[2..]).unwrap();

@@ -5,7 +5,8 @@
 //! In sglang#35270, mllm#656 and trtllm#12834, counters differed more and more from the real state, and
 //! schedulers waited forever.
 //!
-//! Code fails this test if it changes a counter without the list, or a list without its counter.
+//! An implementation fails this test if it changes a counter without the list, or a list without its
+//! counter.
 
 use super::histories::*;
 use super::*;

@@ -4,8 +4,8 @@
 //! In sglang#27631 and trtllm#17926, an eviction ran inside another eviction, or a commit needed a
 //! block when none was available.
 //!
-//! Code fails this test if inserting into the cache evicts blocks, or if an eviction loop counts
-//! requested blocks instead of freed blocks.
+//! An implementation fails this test if inserting into the cache evicts blocks, or if an eviction loop
+//! counts requested blocks instead of freed blocks.
 //!
 //! `evictors/leases.rs` tests every policy.
 

@@ -4,7 +4,7 @@
 //! In vllm#55461, mooncake#2286 and mooncake#3028, blocks with hints were counted as evictable, but
 //! were never evicted.
 //!
-//! Code fails this test if a pin forbids an eviction instead of delaying it.
+//! An implementation fails this test if a pin forbids an eviction instead of delaying it.
 //!
 //! `evictors/exact.rs` tests expired and random hints.
 
@@ -121,8 +121,8 @@ fn property_23_an_expired_hint_has_no_effect() {
             };
             let (mut pool, tables) = make();
             let (mut plain, _) = make();
-            // Both blocks get the same hint, but the hint of the second block has no end and is revoked
-            // by a call.
+            // In a second pool, the blocks get the same pin without an end, and a call ends it.
+            // Afterwards both pools have to behave in the same way.
             let pinned = Retention { keep: Keep::Pinned, ttl: Some(ttl), then: Then::Normal };
             assert_eq!(pool.retain(&tables[0], pinned).unwrap().accepted, 1);
             plain.retain(&tables[0], Retention::PINNED).unwrap();

@@ -5,13 +5,11 @@
 //! In trtllm#15018, lmdeploy#4917 and NeMo-RL#4018, requests reused KV that was never written, or that
 //! was written with older weights.
 //!
-//! Code fails this test if it indexes blocks when they are allocated, or if it clears the index but
-//! lets running requests add their old blocks again.
+//! An implementation fails this test if it indexes blocks when they are allocated, or if it clears the
+//! index but lets running requests add their old blocks again.
 
 use super::*;
 
-/// In trtllm#15018 and lmdeploy#4917, other requests found the blocks of a failed step or of an aborted
-/// request.
 #[test]
 fn property_24_a_failed_step_is_never_matchable() {
     let prompt = [1, 2, 3, 4, 5, 6, 7];

@@ -3,7 +3,8 @@
 //!
 //! In vllm#25780 and vllm#43736, each retry and each preemption counted the prompt and its hits again.
 //!
-//! Code fails this test if it counts in the lookup instead of in the admission that succeeds.
+//! An implementation fails this test if it counts in the lookup instead of in the admission that
+//! succeeds.
 
 use super::histories::*;
 use super::*;
@@ -27,7 +28,7 @@ fn property_25_each_prompt_token_counts_once() {
     assert_eq!(counts(&engine), (16, 4, 12, 3));
     for attempt in 0..5 {
         let before = counts(&engine);
-        // One block is a hit, two more blocks are needed, and one is available.
+        // The admission hits one block and needs two more, but only one is available.
         let error = engine.admit(2, prompts[2]).unwrap_err();
         assert!(matches!(error, ManagerError::OutOfBlocks(_)));
         assert_eq!(counts(&engine), before, "a refused admission counts nothing");
@@ -59,7 +60,8 @@ proptest! {
         let (mut prompt_tokens, mut hit_tokens) = (0, 0);
         play(&mut engine, &calls, |engine| {
             let stats = engine.manager.stats();
-            // Requests that did not exist before the call were admitted by it.
+            // Each request that is new after the call was admitted by it. Its tokens and hits are added
+            // to the sums.
             for id in engine.requests.keys() {
                 if seen.insert(*id) {
                     let info = engine.manager.request(*id).unwrap();
