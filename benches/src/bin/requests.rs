@@ -37,6 +37,7 @@ XXH3 and verify each hit by its tokens. The yardsticks have one setting: their f
   hit_*                prepare, admit and commit of a prompt that is cached
   hit_shuffled_sha256  the same, with block ids in random order
   cold_*               prepare, admit and commit of an unknown prompt, while blocks are free
+  cold_sha256_no_tokens  the same, if the pool keeps no tokens (`keep_tokens` off)
   evicting_*           the same in a full pool
   free                 release of a request of 512 cached blocks
   decode_row           one of 256 rows of a decode step; a step completes a block in 16 of them
@@ -87,9 +88,9 @@ fn print(rows: &[Row], options: &Options) {
         return;
     }
     println!("ns per block, hashing included; the shortest of {rounds} rounds\n");
-    println!("{:20} {:>8} {:>11} {:>11}", "", "kvpool", "radix tree", "64-bit map");
+    println!("{:22} {:>8} {:>11} {:>11}", "", "kvpool", "radix tree", "64-bit map");
     for Row { name, ns, radix_ns, map_ns, .. } in rows {
-        println!("{name:20} {ns:8.1} {radix_ns:11.1} {map_ns:11.1}");
+        println!("{name:22} {ns:8.1} {radix_ns:11.1} {map_ns:11.1}");
     }
 }
 

@@ -25,6 +25,16 @@ impl Kvpool {
         Self::new(ManagerConfig { num_blocks, block_size, ..ManagerConfig::default() })
     }
 
+    /// Creates a manager with default settings, except that it keeps no tokens of cached blocks and so
+    /// hashes every prompt.
+    ///
+    /// # Panics
+    /// If `num_blocks` or `block_size` is out of range.
+    #[must_use]
+    pub fn without_tokens(num_blocks: usize, block_size: usize) -> Self {
+        Self::new(ManagerConfig { num_blocks, block_size, keep_tokens: false, ..ManagerConfig::default() })
+    }
+
     /// Creates a manager that finds blocks by XXH3, and verifies each hit by its tokens.
     ///
     /// # Panics

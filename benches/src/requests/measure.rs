@@ -134,6 +134,7 @@ impl Bench {
             Row::new("hit_shuffled_sha256", warm),
             Row::new("hit_verified", warm),
             Row::new("cold_sha256", cold),
+            Row::new("cold_sha256_no_tokens", cold),
             Row::new("cold_verified", cold),
             Row::new("evicting_sha256", warm),
             Row::new("evicting_verified", warm),
@@ -166,6 +167,7 @@ impl Bench {
     /// Like the methods of the large pool.
     pub fn round(&mut self) -> Result<(), PoolError> {
         let sha256 = self.pass(Kvpool::sha256(POOL_BLOCKS, BLOCK_SIZE));
+        let no_tokens = self.pass(Kvpool::without_tokens(POOL_BLOCKS, BLOCK_SIZE));
         let verified = self.pass(Kvpool::verified(POOL_BLOCKS, BLOCK_SIZE));
         let radix = self.pass(Radix::<BLOCK_SIZE>::new(POOL_BLOCKS));
         let map = self.pass(Map::<BLOCK_SIZE>::new(POOL_BLOCKS));
@@ -186,6 +188,7 @@ impl Bench {
                 "hit_shuffled_sha256" => shuffled,
                 "hit_verified" => [verified.hit, radix.hit, map.hit],
                 "cold_sha256" => [sha256.cold, radix.cold, map.cold],
+                "cold_sha256_no_tokens" => [no_tokens.cold, radix.cold, map.cold],
                 "cold_verified" => [verified.cold, radix.cold, map.cold],
                 "evicting_sha256" => [sha256.evicting, radix.evicting, map.evicting],
                 "evicting_verified" => [verified.evicting, radix.evicting, map.evicting],
