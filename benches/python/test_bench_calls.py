@@ -71,16 +71,19 @@ def test_prompt_32k_cold(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) 
     benchmark.pedantic(cold, setup=prompt, rounds=200, warmup_rounds=10)
 
 
-@pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
-def test_prompt_32k_cached(benchmark: BenchmarkFixture, algorithm: HashAlgorithm) -> None:
-    """Hashes, looks up, acquires and releases a prompt that is already cached."""
-    manager = kvpool.CacheManager(num_blocks=1 << 16, algorithm=algorithm)
-    tokens = np.arange(PROMPT, dtype=np.int32)
-    manager.admit("first", tokens)
-    manager.commit("first", PROMPT)
+@pytest.mark.parametrize("tokens", [PROMPT, 100_000])
+@pytest.mark.parametrize("keep_tokens", [True, False])
+def test_prompt_cached(benchmark: BenchmarkFixture, tokens: int, keep_tokens: bool) -> None:
+    """Looks up, acquires and releases a prompt that is already cached. Without ``keep_tokens``, the manager
+    also hashes the prompt.
+    """
+    manager = kvpool.CacheManager(num_blocks=1 << 16, keep_tokens=keep_tokens)
+    prompt = np.arange(tokens, dtype=np.int32)
+    manager.admit("first", prompt)
+    manager.commit("first", tokens)
 
     def again() -> None:
-        manager.admit("again", tokens)
+        manager.admit("again", prompt)
         manager.release("again")
 
     benchmark.pedantic(again, rounds=200, warmup_rounds=10)
