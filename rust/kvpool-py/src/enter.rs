@@ -147,6 +147,7 @@ impl<T: Send> Locked<T> {
 
     /// Runs a call on the state for a thread that is detached from the interpreter.
     pub(crate) fn detached<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
+        protect();
         call(&mut self.wait())
     }
 
