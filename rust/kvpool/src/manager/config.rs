@@ -62,7 +62,8 @@ pub struct ManagerConfig {
     /// Whether the device's pool keeps the tokens of registered blocks, so that
     /// [`CacheManager::prepare`](super::CacheManager::prepare) does not hash the cached beginning of a
     /// prompt: see [`PoolConfig::keep_tokens`], also for the memory. Digests and hits do not depend on
-    /// it. On by default.
+    /// it. With KV-cache groups, it only helps if the first group has full attention and one hash per
+    /// block. On by default.
     pub keep_tokens: bool,
     /// More fields may be added. End struct literals with `..Default::default()`.
     #[doc(hidden)]
