@@ -40,8 +40,8 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new() }
     }
 
-    /// Returns the number of the next chain. It is far from the last one, so that its blocks are not in
-    /// the processor's caches.
+    /// Returns the number of the next chain. It is far from the number that the previous call returned,
+    /// so that its blocks are not in the processor's caches.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn

@@ -46,7 +46,7 @@ pub fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result
     Err(Failure::new(kind, format!("found {found:?}, expected {expected:?}")))
 }
 
-/// Checks that `holds` is true.
+/// Checks that a condition, the argument `holds`, is true.
 ///
 /// # Errors
 /// A failure of this kind.

@@ -27,7 +27,8 @@ const RESIDENT: usize = (POOL_BLOCKS - 1) / (REQUEST_BLOCKS + 1);
 const BATCH: usize = 256;
 /// Number of decode steps of each variant per round.
 const STEPS: usize = 128;
-/// Number of blocks of the pool with blocks of one token, and of the prompts in it.
+/// Number of blocks of the pool whose blocks have one token each, and number of blocks of the prompts
+/// in it.
 const ONES_BLOCKS: usize = 1 << 20;
 const ONES_PROMPTS: usize = 96;
 /// Number of blocks of each large pool.

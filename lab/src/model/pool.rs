@@ -15,12 +15,12 @@ use crate::world::prompts::{Prompts, named};
 pub enum Expected {
     /// The pool refuses the call and changes nothing.
     Refused,
-    /// The pool refuses the call with this text and changes nothing.
+    /// The pool refuses the call with this error text and changes nothing.
     RefusedAs(&'static str),
     /// The call succeeds and returns this value.
     Is(Value),
-    /// The call succeeds. Its value depends on the order of eviction or on hints, so the model does not
-    /// know it.
+    /// The call succeeds. The value that it returns depends on the order of eviction or on hints, so
+    /// the model does not know it.
     Done,
 }
 
@@ -38,7 +38,8 @@ pub struct Counted {
     pub hits: u64,
     /// Number of blocks that lookups asked for and did not find.
     pub misses: u64,
-    /// Number of lookups and registrations that ended early because of a collision.
+    /// Number of lookups and registrations that ended early because two contents have the same key (a
+    /// collision).
     pub collisions: u64,
 }
 
@@ -50,7 +51,8 @@ pub struct Model {
     pub(super) setting: Setting,
     pub(super) counted: Counted,
     pub(super) epoch: u64,
-    /// The hash algorithm of the cached contents. It has no meaning if the cache is empty.
+    /// The hash algorithm with which the cached contents were hashed. It has no meaning if the cache is
+    /// empty.
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,
@@ -149,7 +151,7 @@ impl Model {
         self.pool.content(b"", path, position)
     }
 
-    /// Returns whether a registered block has another content with the same key.
+    /// Returns whether a registered block has another content whose key equals that of this content.
     pub(super) fn collides(&self, (_, _, path): &Content) -> bool {
         let other = |block| {
             self.pool
@@ -159,8 +161,8 @@ impl Model {
         self.setting.collisions && (1..self.pool.num_blocks()).any(other)
     }
 
-    /// Returns the first of `blocks` blocks of a prompt, beginning at block `start`, whose content
-    /// collides. The result is relative to `start`.
+    /// Returns the first of `blocks` blocks of a prompt, beginning at block `start`, whose key equals
+    /// that of another registered content. The result is relative to `start`.
     pub(super) fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
         let end = (start + blocks).min(path.len());
         (start..end).find(|&at| self.collides(&self.content(path, at))).map(|at| at - start)

@@ -90,8 +90,8 @@ impl Retained {
         self.count(|entry| entry.tenant)
     }
 
-    /// Applies a hint to a block. Returns the numbers of accepted, shortened (clipped) and ignored
-    /// hints.
+    /// Applies a hint to a block. Returns three numbers, each 0 or 1: of accepted, of shortened
+    /// (clipped) and of ignored hints.
     pub(crate) fn retain(&mut self, block: usize, hint: Retention, idle: bool) -> [usize; 3] {
         let full = self.pinned() >= self.pin_budget;
         let Some(entry) = self.entries.get_mut(&block) else { return [0, 0, 1] };

@@ -29,7 +29,7 @@ pub enum Expected {
         blocks: u64,
         /// Number of blocks that have a hash.
         hashed: u64,
-        /// Whether the call may also be refused.
+        /// Whether the pool may also refuse the call.
         may_refuse: bool,
     },
     /// The call succeeds. Its value depends on hints, so the model does not know it.
@@ -66,7 +66,7 @@ pub struct Block {
 /// The blocks that have a key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The blocks that have the key, the one that got it first at the start.
+    /// The blocks that have the key, in the order in which they got it.
     pub copies: Vec<u32>,
     /// Whether two blocks had the key at the same time. Reset when no block has the key any more.
     pub was_shared: bool,
@@ -89,9 +89,9 @@ pub struct Model {
     /// Number of contents that blocks have got so far.
     contents: u64,
     now: Option<f64>,
-    /// The keys that the latest call removed.
+    /// The keys that the latest call removed from the index.
     pub(crate) removed: Vec<Removed>,
-    /// For each block that the latest call cached, whether its key was new.
+    /// For each block that the latest call cached, whether the index did not contain its key before.
     pub(crate) stored: Vec<Option<bool>>,
 }
 
@@ -412,7 +412,8 @@ impl Model {
             self.check(block)?;
             let (hash, wanted) = (self.blocks[block as usize].hash, tokens_of(at));
             let cached = hash.filter(|_| key_of(at).is_some()).map(|(_, tokens)| tokens);
-            // A content with an unknown number of tokens may cover enough tokens.
+            // If the number of tokens of a content is unknown, it may be large enough, so the block
+            // counts as cached.
             if let Some(cached) = cached.filter(|cached| cached.is_none_or(|cached| cached >= wanted)) {
                 return Err(VllmError::AlreadyCached { block, cached: cached.unwrap_or(0), wanted });
             }

@@ -36,8 +36,9 @@ impl Follower {
         std::mem::take(&mut self.stored)
     }
 
-    /// Reads new events, and compares the matchable contents with the blocks of the pool. If the blocks
-    /// of a KV-cache group have parents, `chained` returns the number of keys per block.
+    /// Reads new events, and compares the contents that lookups can find according to the events with
+    /// the blocks of the pool. If the blocks of a KV-cache group have parents, `chained` returns the
+    /// number of keys per block.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,

@@ -24,7 +24,7 @@ pub(crate) struct Explained {
     groups: Groups,
     /// The contents that were cached at any time.
     ever: BTreeSet<Content>,
-    /// The hash units whose tokens were computed.
+    /// The hash units (the parts of prompts that have a digest each) whose tokens were computed.
     written: BTreeSet<u64>,
     /// Number of hash units that each request hit. A hit may begin in the middle of a prompt if
     /// attention is chunked, even if the units before it were never computed.
@@ -56,8 +56,8 @@ impl Explained {
         }
     }
 
-    /// Records that the first external tokens of a request were loaded, even if the request cannot
-    /// continue from them.
+    /// Records that the first external tokens of a request were loaded, even if the load failed, so
+    /// that the request cannot continue after them.
     pub(crate) fn loaded(&mut self, manager: &CacheManager, number: i64, tokens: usize) {
         if let Ok(cursor) = manager.cursor(&id(number)) {
             let units = tokens / self.groups.unit();
@@ -102,7 +102,8 @@ impl Explained {
         Some((key(hashes, self.groups.naming_unit(group, Blocks(block))?.0)?, group as u16))
     }
 
-    /// Returns whether `among` contains every content that a group needs for a hit of this length.
+    /// Returns whether the set `among` contains every content that a group needs for a hit of this
+    /// length.
     fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
         let spec = self.groups.specs()[group];
         let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));

@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{Run, run};
 use crate::world::World;
 
-/// Minimum and maximum number of random bytes from which a run is made.
+/// Minimum and maximum number of random bytes from which the calls of one run are drawn.
 const LENGTHS: (usize, usize) = (40, 2000);
 
 /// A generator of the bytes of random runs. Equal seeds give equal bytes.

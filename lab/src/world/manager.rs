@@ -142,7 +142,7 @@ impl Setting {
     }
 }
 
-/// The part of a manager's state that is compared before and after a refused call.
+/// The part of a manager's state that a refused call must not change.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
     Vec<Option<(RequestInfo, Vec<Vec<BlockId>>)>>,
@@ -189,8 +189,8 @@ pub struct ManagerWorld {
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls per phase, and a number `n` of phases. In one of every `n` phases, all
-/// requests end.
+/// Number of checked calls per phase, and a number `n`. In one of every `n` phases, all requests end,
+/// so that a reset can succeed.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
@@ -331,9 +331,9 @@ impl ManagerWorld {
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
         let stored = self.follower.take_stored();
         self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
-        // Do not check closedness while copies are planned. A planned copy may hold a block that was
-        // removed from the order of eviction, and the parent of that block may be evicted before the
-        // plan is taken.
+        // Do not check that every cached block has a cached parent while copies are planned. A planned
+        // copy may hold a block that was removed from the order of eviction, and the parent of that
+        // block may be evicted before the plan is taken.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;

@@ -110,7 +110,7 @@ impl Setting {
     }
 }
 
-/// The part of a pool's state that is compared before and after a refused call.
+/// The part of a pool's state that a refused call must not change.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
 /// The pool, its model, and the blocks that its callers hold.
@@ -128,8 +128,8 @@ pub struct PoolWorld {
     pub tables: Vec<Table>,
     /// The matches that lookups returned, the latest first.
     pub found: Vec<MatchRecord>,
-    /// The prompt of the last lookup, and the table of the blocks that it found. The next allocation is
-    /// for the remaining blocks of that prompt.
+    /// The prompt of the latest lookup, and the table of the blocks that it found. The next allocation
+    /// is for the remaining blocks of that prompt.
     pub pending: Option<(Path, Option<u64>)>,
     /// The number of the latest completed step.
     pub step: u64,
@@ -137,7 +137,7 @@ pub struct PoolWorld {
     pub now: f64,
     pub(crate) written: Written,
     next_table: u64,
-    /// Number of hashed prompts whose chains were already passed to the subject.
+    /// Number of hashed prompts whose chains were already passed to the pool.
     taught: usize,
     calls: usize,
     follower: Follower,
@@ -370,12 +370,12 @@ impl World for PoolWorld {
     }
 }
 
-/// Converts block ids of a record to those of the model.
+/// Converts the block ids in a recorded call to the numbers that the model uses.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
     crate::model::reference::indices(&ids.unpack())
 }
 
-/// Converts block ids of the model to those of a record.
+/// Converts the numbers that the model uses for blocks to block ids, as journals record them.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
     Ids::pack(&crate::model::reference::block_ids(blocks))
 }

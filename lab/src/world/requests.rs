@@ -104,8 +104,8 @@ impl Requests {
         Filled { keys: Keys::pack(&keys), fingerprints: Keys::pack(&fingerprints) }
     }
 
-    /// Adapts the record of filled blocks to these requests. A call that was drawn in another run may
-    /// have been recorded with the contents of other prompts.
+    /// Changes the record of filled blocks so that it fits the tokens of these requests. A call that
+    /// was drawn in another run may have been recorded with the contents of other prompts.
     fn fit(&self, filled: &mut Filled, rows: &[(i64, usize)], prompts: &mut Prompts, epoch: u64) {
         let mut contents = contents(filled, prompts).into_iter();
         *filled = self.filled(rows, prompts, epoch, || contents.next().unwrap_or(0));

@@ -197,8 +197,8 @@ impl VllmWorld {
             let holds = |table: &&mut Table| table.blocks.contains(block);
             let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
             let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
-            // If the block is before a sliding window, replace it by the null block. Otherwise the
-            // table ends before it.
+            // If a released block lies before a sliding window, the table has the null block in its
+            // place. Otherwise the table ends before the block.
             if at < table.cached && table.group != PROMPT_GROUPS[0] {
                 table.blocks[at] = 0;
             } else {

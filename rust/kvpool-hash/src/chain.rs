@@ -36,7 +36,7 @@ pub struct HashChain {
     hashes: Vec<BlockHash>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
-    /// Positions of the blocks that a multimodal item overlaps, in ascending order.
+    /// The positions in the chain of the blocks that a multimodal item overlaps, in ascending order.
     with_items: Vec<u32>,
 }
 

@@ -83,10 +83,11 @@ enum Method {
         method: vllm::Method,
         none_hash: BlockHash,
     },
-    /// No hash function: the hash of a block is looked up in a table by the block's last token.
+    /// No hash function: the digest of a block is looked up in a table, by the block's last token.
     #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
-    /// SHA-256, of which these bits of the first eight bytes remain.
+    /// SHA-256 for tests of collisions: of each digest, only the bits of this mask in the first eight
+    /// bytes remain, and all others are 0.
     #[cfg(feature = "recorded")]
     Truncated(u64),
 }

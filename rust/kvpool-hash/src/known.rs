@@ -28,7 +28,7 @@ pub trait KnownBlocks {
 #[derive(Debug)]
 pub struct KnownStates<'a> {
     pub(super) hashes: &'a mut Vec<BlockHash>,
-    /// `None` if fingerprints are disabled.
+    /// The list for the fingerprints of the known blocks. `None` if fingerprints are disabled.
     pub(super) fingerprints: Option<&'a mut Vec<Fingerprint>>,
 }
 

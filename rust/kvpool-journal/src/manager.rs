@@ -31,7 +31,7 @@ fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayErro
 }
 
 impl ManagerSubject {
-    /// Returns the manager for reading.
+    /// Returns the manager, which the caller can read but not change.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         &self.manager

@@ -25,7 +25,7 @@ pub struct PoolSubject {
 }
 
 impl PoolSubject {
-    /// Returns the pool for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         &self.pool

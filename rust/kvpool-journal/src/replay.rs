@@ -72,7 +72,8 @@ pub struct Options {
     pub check_every: u64,
 }
 
-/// Evaluates an expression in which a name stands for the subject type that the journal needs.
+/// Evaluates an expression with a type name that stands for the kind of subject (pool or manager) that
+/// the journal needs.
 macro_rules! of_kind {
     ($reader:expr, $subject:ident => $run:expr) => {
         match $reader.header().subject {
@@ -108,7 +109,8 @@ pub fn replay<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Implements [`replay`] without type parameters, so that it is compiled only once.
+/// Implements [`replay`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(
     journal: JournalSource<'_>,
     options: Options,

@@ -63,9 +63,9 @@ pub enum RestartDifference {
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The first differing item of the subject that was never restarted.
+        /// The first item that differs, as the subject that was never restarted has it.
         stayed: String,
-        /// The first differing item of the restarted subject.
+        /// The first item that differs, as the restarted subject has it.
         restarted: String,
     },
     /// An invariant of the restarted subject is broken.
@@ -95,7 +95,8 @@ pub fn replay_restarting<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Implements [`replay_restarting`] without type parameters, so that it is compiled only once.
+/// Implements [`replay_restarting`] without type parameters, so that the compiler does not repeat it
+/// for each kind of journal.
 fn over(
     journal: JournalSource<'_>,
     options: Options,

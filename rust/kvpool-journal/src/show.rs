@@ -75,7 +75,8 @@ pub fn show<'a>(
     over(journal.into(), from, count)
 }
 
-/// Implements [`show`] without type parameters, so that it is compiled only once.
+/// Implements [`show`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(
     journal: JournalSource<'_>,
     from: Option<u64>,

@@ -63,7 +63,8 @@ pub fn shrink<'a>(
     over(journal.into(), goal, progress)
 }
 
-/// Implements [`shrink`] without type parameters, so that it is compiled only once.
+/// Implements [`shrink`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(
     journal: JournalSource<'_>,
     goal: Goal,

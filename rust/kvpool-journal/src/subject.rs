@@ -56,7 +56,7 @@ pub trait Subject: Sized {
     /// Runs an operation as it was recorded.
     ///
     /// # Errors
-    /// [`ReplayError`] if the record is impossible, because the journal does not belong to this kind of
+    /// [`ReplayError`] if the record is impossible, because the journal was recorded on another kind of
     /// subject.
     fn run(&mut self, operation: &Self::Call) -> Result<Answer, ReplayError>;
 

@@ -26,8 +26,8 @@ pub enum Value {
     Bytes(Vec<u8>),
     /// A list of values.
     List(Vec<Self>),
-    /// A change of a block table, and the number of its group. The group only matters if there are
-    /// several groups.
+    /// A change of a block table, and the number of its group. The number of the KV-cache group only
+    /// matters if there are several groups.
     Change(Vec<u64>, u16),
 }
 

@@ -21,7 +21,7 @@ pub struct VllmSubject {
 }
 
 impl VllmSubject {
-    /// Returns the pool for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool

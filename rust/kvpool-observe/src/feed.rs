@@ -163,7 +163,8 @@ impl FeedBatch {
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {
             (None, _) => ParentLink::None,
-            // This is the usual case, because blocks are registered in the order of their chain.
+            // Usually the parent is the content of the previous event, because blocks are registered in
+            // the order of their chain.
             (Some(parent), Some(FeedEvent::Stored { hash, .. })) if hash == parent => ParentLink::Before,
             (Some(parent), _) => {
                 self.parents.push(*parent);
@@ -190,7 +191,7 @@ impl FeedBatch {
         self.events.is_empty() && self.learned.is_empty()
     }
 
-    /// Adds the tokens and extra keys that another batch has learned.
+    /// Adds the tokens and extra keys of known contents that another batch contains.
     pub(crate) fn absorb(&mut self, other: Self) {
         let offset = self.tokens.len();
         self.tokens.extend_from_slice(&other.tokens);

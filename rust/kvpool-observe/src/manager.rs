@@ -53,7 +53,7 @@ pub struct ManagerWatchConfig {
     pub scrub_blocks: usize,
     /// Whether every tier has metrics: see [`crate::metrics`]. Takes 24 bytes per block of each tier.
     pub metrics: bool,
-    /// More fields may be added. End struct literals with `..Default::default()`.
+    /// Later versions may add fields, so end struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
@@ -63,7 +63,7 @@ pub struct ManagerWatchConfig {
 struct Requests {
     explainer: Option<Box<Explainer>>,
     scrubber: ManagerScrubber,
-    /// The number of blocks to scrub when a step completes.
+    /// The number of blocks that the scrubber checks when a step completes.
     scrub_blocks: usize,
     /// The log of tokens and extra keys, which the feeds need and the pools do not store.
     learning: Option<Box<LearnedLog>>,
@@ -158,7 +158,8 @@ pub trait ManagerWatch: Sized {
     /// values. Nothing has changed then.
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError>;
 
-    /// Like [`Self::watch`], for use as a builder.
+    /// Like [`Self::watch`], but takes the manager and returns it, so that the call can follow the
+    /// constructor.
     ///
     /// # Errors
     /// As [`Self::watch`].
@@ -167,8 +168,8 @@ pub trait ManagerWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, in addition to the other observers: in every tier, like
-    /// [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest). O(blocks).
+    /// Adds a digest that is updated from now on, in addition to the other observers: in every tier,
+    /// like [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest). O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
@@ -178,9 +179,9 @@ pub trait ManagerWatch: Sized {
     /// [`ManagerWatchConfig::event_capacity`] is 0.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of every tier from now on, in addition to the other observers: see
-    /// [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). The feed includes the extra keys of
-    /// requests and the tokens of every KV-cache group.
+    /// Adds a feed (a log of changes with their tokens) to every tier from now on, in addition to the
+    /// other observers: see [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). The feed includes
+    /// the extra keys of requests and the tokens of every KV-cache group.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above

@@ -44,13 +44,13 @@ pub struct WatchConfig {
     pub payloads: bool,
     /// Whether the pool has metrics: see [`crate::metrics`]. Takes 24 bytes per block.
     pub metrics: bool,
-    /// More fields may be added. End struct literals with `..Default::default()`.
+    /// Later versions may add fields, so end struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
 
 impl WatchConfig {
-    /// Whether the configuration enables nothing, so that no observer is needed.
+    /// Returns whether the configuration enables nothing, so that no observer is needed.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads && !self.metrics
@@ -358,7 +358,8 @@ pub trait PoolWatch: Sized {
     /// The errors of [`Watch::new`].
     fn watch(&mut self, config: &WatchConfig) -> Result<(), PoolError>;
 
-    /// Like [`Self::watch`], for use as a builder.
+    /// Like [`Self::watch`], but takes the pool and returns it, so that the call can follow the
+    /// constructor.
     ///
     /// # Errors
     /// The errors of [`Watch::new`].

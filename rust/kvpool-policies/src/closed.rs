@@ -373,8 +373,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
                 begun += 1;
             }
             self.order.admit_all(&rest[..begun]);
-            // The block at this position is outside of the pool. It gets no content, and the next block
-            // gets no parent.
+            // The block at this position is outside of the pool. It gets no content, and the block
+            // after it gets no parent.
             (rest, before) = (rest.get(begun + 1..).unwrap_or(&[]), (0, 0));
         }
     }
@@ -426,7 +426,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
-        // The loop makes blocks idle, and moves them to the front of `candidates`.
+        // The loop makes blocks idle, and moves the ids of these blocks to the front of the list
+        // `candidates`.
         let mut idle = 0;
         for at in 0..candidates.len() {
             let Candidate { block, depth } = candidates[at];

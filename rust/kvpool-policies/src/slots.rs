@@ -77,8 +77,8 @@ impl Slots {
     pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        // Indices beyond the room are ignored, because a probe in a full table would not end. This
-        // protects from errors of the caller.
+        // If the caller passes more indices than there is room for, ignore the others, because a probe
+        // in a full table would not end.
         these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 

@@ -33,7 +33,7 @@ pub trait Table {
     /// pool.
     fn block(&self, at: usize) -> Option<u32>;
 
-    /// Calls `look` with the pool, and returns the result of `look`.
+    /// Calls the function `look` with the pool of the blocks, and returns its result.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 
     /// Returns the key of the block at a position, and the number of tokens that the key covers. `None`
@@ -71,9 +71,9 @@ pub struct Group {
     pub most: Option<usize>,
     /// Whether full blocks of the group are cached.
     pub is_cached: bool,
-    /// Computes up to which token blocks may be cached.
+    /// Computes up to which token the blocks of a request may be cached.
     pub finals: Finals,
-    /// Selects the blocks before that token that are cached.
+    /// Selects, among the blocks that may be cached, those that the group caches.
     pub retention: Retention,
     /// If set, the group also caches the block in which a prompt without its last `prompt_tail` tokens
     /// ends, even if this block is not full. A digest has to exist for this end.
@@ -135,12 +135,12 @@ pub struct Arrived {
 /// Which blocks of a table can be cached now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
-    /// Number of blocks that are already cached.
+    /// Number of blocks at the start of the table that are already cached.
     pub known: usize,
     /// Number of blocks that contain only final tokens, which are tokens that will not be computed
     /// again.
     pub full: usize,
-    /// Number of final tokens.
+    /// Number of final tokens (tokens that will not be computed again).
     pub finals: usize,
     /// Whether to cache also the block in which the prompt ends, although it is not full.
     pub tail: bool,
@@ -327,7 +327,8 @@ impl Group {
             return false;
         }
         let at = self.spec.full_blocks(Tokens(end)).0;
-        // This step appends the block, or caches it under the key of all its tokens.
+        // In these cases this step appends the block in which the prompt ends, or caches it as a full
+        // block.
         if at >= table.len() || (caching.known..caching.full).contains(&at) {
             return true;
         }

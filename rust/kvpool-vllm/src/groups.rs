@@ -61,7 +61,7 @@ pub struct Step {
     pub slots: usize,
     /// Tokens that are computed after this step, without drafts.
     pub main: usize,
-    /// How many of the `main` tokens may be cached after this step.
+    /// How many of the tokens that the field `main` counts may be cached after this step.
     pub cached: usize,
     /// All tokens of the request. `None` unless the pool must have room for all of them now.
     pub whole: Option<usize>,

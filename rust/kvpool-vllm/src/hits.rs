@@ -15,8 +15,8 @@ pub struct GroupFound {
     /// Number of null blocks at the start of the group's table. No token reads the blocks of the hit
     /// that they replace.
     pub nulls: usize,
-    /// Number of the following blocks. They are not in `blocks`, but are the first blocks of the
-    /// group's [`LastHit`].
+    /// Number of blocks that follow the null blocks and are not in the list `blocks`, because they are
+    /// the first blocks of the group's [`LastHit`].
     pub known: usize,
     /// The blocks of the hit after the null blocks and the `known` blocks.
     pub blocks: Vec<u32>,
@@ -234,7 +234,8 @@ mod tests {
         let window = GroupFound { nulls: 3, known: 0, blocks: vec![10], tokens: 8 };
         assert_eq!((found, tokens, more), (vec![full(4, 8), window], 8, 0));
         assert_eq!((last[0].blocks(), last[0].changes()), (&[1, 2, 3, 4][..], 1));
-        // A lower limit ends at the window's first block. Full attention needs no new lookup for it.
+        // With a lower limit, the hit ends at the window's first block. For full attention, the earlier
+        // lookup already contains the result.
         let (found, tokens, more) = hits.find(&Plain(9, &pool), &mut last, 5).unwrap();
         let window = GroupFound { nulls: 0, known: 0, blocks: vec![7], tokens: 2 };
         assert_eq!((found, tokens, more), (vec![full(1, 2), window], 2, 2));

@@ -51,7 +51,7 @@ pub trait Digests {
         out: &mut Vec<u32>,
     ) -> Result<(), Self::Error>;
 
-    /// Calls `look` with the pool, and returns the result of `look`.
+    /// Calls the function `look` with the pool, and returns its result.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 }
 

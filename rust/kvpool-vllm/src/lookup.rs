@@ -78,7 +78,8 @@ pub trait Index {
 pub struct Found {
     /// Number of tokens of the hit in this family.
     pub tokens: usize,
-    /// Position of the first block that the family needs. The needed blocks are `first..end`.
+    /// Position in the prompt of the first block that the family needs. The needed blocks are
+    /// `first..end`.
     pub first: usize,
     /// The position after the last needed block.
     pub end: usize,

@@ -19,7 +19,7 @@ fn a_content_is_the_start_of_the_digest_combined_with_the_group() {
     let mut other = digest;
     other[7] = 0;
     assert_ne!(content(&other, 0), content(&digest, 0));
-    // `content` also accepts a key without a digest.
+    // The method `content` also accepts a key without a digest.
     assert_eq!(Key::from_bytes(&[]).unwrap().content(), 0);
 }
 
@@ -211,7 +211,7 @@ fn a_key_can_have_two_blocks_and_ends_with_the_last() {
     assert!(!pool.insert_hash(key(0), 1, None) && !pool.insert_hash(key(0), 2, None));
     let gone: Vec<_> = [1, 2].into_iter().flat_map(|block| pool.remove_hashes(block)).collect();
     assert_eq!(gone.iter().map(|gone| gone.last_copy).collect::<Vec<_>>(), [false, false]);
-    // `was_shared` remains true until no block has the key.
+    // The method `was_shared` returns true until no block has the key any more.
     assert_eq!((pool.find(&key(0)), pool.keys().was_shared(&key(0))), (Some(3), true));
     assert!(pool.remove_hashes(3)[0].last_copy && pool.keys().is_empty());
     assert!(!pool.keys().was_shared(&key(0)));

@@ -83,14 +83,14 @@ pub enum ReferenceStep {
     Release(i64, Until),
 }
 
-/// The result of a planned operation after the plan was committed.
+/// What a planned operation returns when its plan is committed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceOutcome {
-    /// The table, and the number of its blocks that were cached.
+    /// For an admission or resumption: the block table, and the number of its blocks that were cached.
     Admitted(Vec<usize>, usize),
-    /// The changed positions of the table, with their blocks.
+    /// For an append: the changed positions of the block table, with their new blocks.
     Appended(Vec<(usize, usize)>),
-    /// The request has released its blocks.
+    /// For a preemption: the request has released its blocks.
     Ended,
 }
 
@@ -126,7 +126,8 @@ pub struct ReferenceManager {
     planned: Vec<(Place, Place, Option<u64>)>,
     swaps: BTreeMap<u64, Swap>,
     next_swap: u64,
-    /// Number of times that the weights changed: resets and new epochs.
+    /// Number of times that the weights of the simulated model changed. Each reset and each new epoch
+    /// changes them.
     weights: u64,
 }
 
@@ -220,8 +221,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Like `place_behind`, with the longest hit for which enough blocks are available. That may be a
-    /// hit of no blocks.
+    /// Like the method `place_behind`, with the longest hit for which enough blocks are available. That
+    /// may be a hit of no blocks.
     fn place(&mut self, id: i64, request: &ReferenceRequest, part: Part) -> Option<usize> {
         if part.external_tokens >= request.tokens.len() {
             return None;
@@ -268,7 +269,8 @@ impl ReferenceManager {
     }
 
     /// Returns the number of token slots that the table has to cover after an append of `more` tokens,
-    /// if the caller asks for `asked`. New tokens that fit into existing blocks always count.
+    /// if the caller asks for `asked` slots in total. New tokens that fit into existing blocks always
+    /// count.
     fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
         asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
@@ -279,7 +281,7 @@ impl ReferenceManager {
         self.touched_after(request, request.tokens.len(), slots)
     }
 
-    /// Like `touched`, but the slots begin after a given number of tokens.
+    /// Like the method `touched`, but the slots begin after a given number of tokens.
     fn touched_after(
         &self,
         request: &ReferenceRequest,
@@ -296,8 +298,8 @@ impl ReferenceManager {
     }
 
     /// Returns the number of blocks that an append allocates, and how many of them are avoidable:
-    /// copies of registered blocks that no other request holds. `given_up` contains by block the number
-    /// of references that earlier requests of the batch release by copying it.
+    /// copies of registered blocks that no other request holds. For each block, `given_up` contains the
+    /// number of references that earlier requests of the batch give up because they copy the block.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
@@ -313,8 +315,8 @@ impl ReferenceManager {
         (needed, avoidable)
     }
 
-    /// Returns the maximum number of tokens that a step may have computed. Slots after the request's
-    /// last token only count if no other request holds their block.
+    /// Returns the maximum number of tokens of a request that the engine may report as computed. Slots
+    /// after the request's last token only count if no other request holds their block.
     fn computable(&self, request: &ReferenceRequest) -> usize {
         let covered = request.blocks.len() * self.block_size;
         let is_own = |&slot: &usize| {
@@ -344,8 +346,8 @@ impl ReferenceManager {
         self.append_rows(rows, computed, covered, None)
     }
 
-    /// Like `append_ragged`. If a step's plan has already decided whether cached content is overwritten
-    /// in place, that decision is passed.
+    /// Like the method `append_ragged`. If a step's plan has already decided whether cached content is
+    /// overwritten in place, that decision is passed.
     fn append_rows(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -387,8 +389,8 @@ impl ReferenceManager {
         }
         let short = self.can_grow(needed, avoidable)?;
         let in_place = in_place.unwrap_or(short);
-        // Commit computed tokens first, because their blocks must be in the index when blocks are
-        // evicted.
+        // Commit the computed tokens before blocks are allocated, because their blocks must be in the
+        // index when the allocation evicts blocks.
         for ((id, tokens), &(_, _, computed)) in rows.iter().zip(&targets) {
             self.requests.get_mut(id)?.tokens.extend(tokens);
             if let Some(computed) = computed {
@@ -466,7 +468,7 @@ impl ReferenceManager {
     }
 
     /// Returns the block that contains the content of a given block now. If a planned copy will fill
-    /// the given block, that is the source of the copy.
+    /// the given block, the result is the source of the copy.
     fn resolve(&self, place: Place) -> Place {
         self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
     }
@@ -582,8 +584,8 @@ impl ReferenceManager {
         true
     }
 
-    /// Forks the parent of each row into the child of the row. All parents must be running before the
-    /// call.
+    /// Forks requests. Each row contains a parent request and the id of its child. All parents must be
+    /// running before the call.
     pub fn fork_batch(&mut self, rows: &[(i64, i64)]) -> bool {
         let mut changed = self.clone();
         let done = rows.iter().all(|&(parent, _)| self.is(parent, RequestState::Running))
@@ -912,7 +914,8 @@ impl ReferenceManager {
         true
     }
 
-    /// Updates the state of a request that was moved, or ends the request if it was released.
+    /// Updates the state of a request whose swap is complete. If the request was released during the
+    /// swap, ends it.
     fn arrive(&mut self, id: i64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.state = if request.tier == 1 { RequestState::Swapped } else { RequestState::Running };

@@ -1,7 +1,8 @@
 //! Checks that the use of memory does not grow. Compares the bytes of heap in use at moments when no
 //! manager holds or caches a block.
 
-/// Allowed growth in bytes. It leaves room for the tables of every configuration to double once more.
+/// Allowed growth in bytes. It is so large that the hash tables of every configuration can double once
+/// more without a failure.
 const BOUND: i64 = 1 << 19;
 
 /// Minimum number of samples. With fewer samples, growth is not judged.

@@ -12,7 +12,7 @@ use kvpool_journal::{ManagerCall, Words};
 const LONGEST: u64 = 60_000_000_000;
 
 fn histogram() -> Histogram<u64> {
-    // This cannot fail, because the library accepts these bounds.
+    // The histogram's constructor cannot fail, because the library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds")
 }

@@ -41,7 +41,7 @@ use crate::world::prompts::Prompts;
 use crate::world::requests::id;
 use meter::Meter;
 
-/// Number of random bytes from which one call is drawn. No call needs as much.
+/// Number of random bytes from which one call is drawn. No call needs as many.
 const BYTES: usize = 512;
 
 /// A defect that a test plants in the runner, to show that the soak detects it.
@@ -104,7 +104,7 @@ pub struct Line {
     pub seconds: f64,
     /// Number of calls since the start.
     pub calls: u64,
-    /// Calls per second, including the time of the oracles.
+    /// Calls per second. The time in which the oracles check the state is included.
     pub rate: f64,
     /// Times of calls.
     pub times: Times,
@@ -203,8 +203,8 @@ impl Driver {
                 Some(number) if nth % 2 == 0 => Some(release(number)),
                 _ => draw(&mut Bytes::new(&buffer), &mut self.world),
             };
-            // A new epoch removes all cached content. The draw does this too often for a large pool, so
-            // skip most of these calls.
+            // A new epoch removes all cached content. New epochs are drawn too often for a large pool,
+            // which would never fill, so skip most of them.
             let is_early = matches!(drawn, Some(ManagerCall::BumpEpoch {})) && nth % 16 > 0;
             if let Some(call) = drawn.filter(|_| !is_early) {
                 // Take the plan first, because an engine must not write KV to a block before a planned
@@ -265,7 +265,7 @@ impl Driver {
         same("reset refused", &answer.refused, &false)?;
         let stats = self.stats().pool;
         same("free blocks after a reset", &stats.free, &stats.usable)?;
-        // Check twice, so that the oracle of events has read all events.
+        // Check twice, because the oracle of events reads new events only at every second check.
         (0..2).try_for_each(|_| self.world.check())?;
         let Prompts { block_size, .. } = self.world.prompts;
         self.world.prompts = Prompts::new(block_size, self.world.setting.verify, None)?;

@@ -92,11 +92,13 @@ impl Preset {
         words.join(", ")
     }
 
-    /// Returns the settings of the laboratory's world for this configuration.
+    /// Returns the settings of a [`ManagerWorld`](crate::world::manager::ManagerWorld) for this
+    /// configuration.
     pub(super) fn setting(&self, blocks: usize, block_size: usize, check_every: u64) -> Setting {
         let Self { policy, verify, duplicates, retention, watermark, host_share, .. } = *self;
-        // The maximum length of a prompt follows from this number: requests with prompts of half that
-        // length would need twice the blocks of the pool.
+        // The maximum length of a prompt is computed from this number so that the pool is too small: if
+        // every request has a prompt of half that length, together they need twice the blocks of the
+        // pool.
         let requests = (blocks / 4).clamp(8, 200);
         Setting {
             num_blocks: blocks,

@@ -19,7 +19,8 @@ pub struct Configuration {
     pub settings: String,
     /// Number of calls.
     pub calls: u64,
-    /// The average shares of the blocks that were held and that were cached, from 0 to 1.
+    /// The average share of the pool's blocks that requests held, and the average share that was
+    /// cached, from 0 to 1.
     pub filling: (f64, f64),
     /// The share of prompt tokens that were cached, from 0 to 1.
     pub hit_rate: f64,

@@ -28,12 +28,12 @@ copied! {
     Seconds: f64, f64, |n| n, |n| n, |n| n.to_string();
     /// A tenant.
     Tenant: u32, TenantId, |tenant| tenant.0, TenantId, |n| n.to_string();
-    /// The tenant for which a lookup is made.
+    /// The tenant for whom a lookup is made.
     ForTenant: Option<u32>, Option<TenantId>, |tenant| tenant.map(|tenant| tenant.0), |n| n.map(TenantId),
         |tenant| tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
     /// A block that the caller holds.
     Block: u32, BlockId, BlockId::get, BlockId::new, |n| n.to_string();
-    /// The retention hint for blocks: priority, time to live, pin.
+    /// The retention hint for blocks: their priority, their time to live, and whether they are pinned.
     Hint: RetentionRecord, Retention, Retention::into, |record| record.retention(),
         |record| words::retention(record.retention());
     /// How a request ended.

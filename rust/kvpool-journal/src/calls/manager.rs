@@ -121,8 +121,8 @@ calls! {
     Fence fence() -> Answer<kvpool::Ticket>, "";
     EndFence end_fence(ticket: Ticket) -> Answer<usize>, "ticket {ticket}";
     EndSession end_session(request: Request, until: Reuse) -> Answer<HintReport>, "{request}{until}";
-    /// Evicts the given number of blocks in the order of eviction. For `drop_cached`, the caller
-    /// selects the blocks.
+    /// Evicts the given number of blocks in the order of eviction. To evict blocks that the caller
+    /// selects, use `drop_cached`.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
     /// Forks each parent request into the child request at the same position.
@@ -133,8 +133,8 @@ calls! {
     ReleaseBatchWith release_batch_with(ended: Ending, until: Reuse) -> Answer<()>, "{ended}{until}";
 }
 
-/// Returns 1 if the manager accepted every request id of a batch, otherwise 0. With 1, the batch is
-/// recorded by the slots of its requests, and with 0 by their ids.
+/// Returns 1 if the manager knew every request id of a batch, otherwise 0. If it is 1, the record
+/// contains the slots of the requests (small numbers), and otherwise their ids.
 const fn looked_up<T>(answer: &Answer<T>) -> usize {
     matches!(answer, Ok(_) | Err(ManagerError::OutOfBlocks(_))) as usize
 }

@@ -105,7 +105,7 @@ kinds! { [] CacheManager;
     /// The external tokens that a connector has loaded.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;
-    /// The blocks of a prompt that was hashed again.
+    /// The blocks of a request's prompt that were hashed again.
     Rehashed: Option<Filled>, &'a Option<Filled>, Option<Filled>,
         |filled, _| filled.clone(), |filled, _| Ok(filled.clone()), |filled| filled, words::rehashed;
     /// Tokens for the requests of a batch. A replay generates other tokens.

@@ -92,13 +92,14 @@ pub trait Slots: Clone {
     where
         Self: DeserializeOwned,
     {
-        /// Zero bytes, from which the arguments of any call can be decoded. No call needs more than 64.
+        /// Zero bytes, from which the arguments of any call can be decoded. The encoded arguments of a
+        /// call that are all zero or empty need at most 64 bytes.
         const ZEROS: [u8; 64] = [0; 64];
         postcard::from_bytes(&[&[position], &ZEROS[..]].concat()).ok()
     }
 }
 
-/// Converts the return value of a call into the answer that a replay compares.
+/// Converts the return value of a call into the recorded answer, with which a replay compares its own.
 pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
     Answer {
         check: Check::of(reply),

@@ -149,8 +149,8 @@ impl Journaled<Pool> {
         self.call(|_, _| (), run, |(), _, _, _| Some(VllmCall::Claim { blocks: blocks.to_vec() }))
     }
 
-    /// Records [`Pool::free`], without the null block. If there is a journal, iterates over the blocks
-    /// twice.
+    /// Records [`Pool::free`], and omits the null block from the record. If there is a journal,
+    /// iterates over the blocks twice.
     ///
     /// # Errors
     /// The errors of that method.

@@ -246,7 +246,7 @@ pub(super) fn numbers(blocks: &[u32]) -> String {
     format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
 }
 
-/// Formats the first bytes of vLLM's own hash.
+/// Formats the first bytes of a hash that vLLM has computed.
 pub(super) fn hash(key: &Key) -> String {
     key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

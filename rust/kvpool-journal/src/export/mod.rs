@@ -68,7 +68,8 @@ pub fn export<'a>(
     over(journal.into(), language, limit, out, progress)
 }
 
-/// Like [`export`], but without a generic parameter, so that it is compiled only once.
+/// Like [`export`], but without a generic parameter, so that the compiler does not repeat it for each
+/// type of output.
 fn over(
     journal: JournalSource<'_>,
     language: Language,

@@ -11,8 +11,8 @@ fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
-/// The first eight bytes of a block's digest, and the first eight bytes of its fingerprint, or 0 if it
-/// has no fingerprint.
+/// The key of a block as a journal stores it: the first eight bytes of its digest, and the first eight
+/// bytes of its fingerprint, or 0 if it has no fingerprint.
 pub type ContentKey = (u64, u64);
 
 pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {

@@ -47,7 +47,7 @@ impl Flavor for Push<'_> {
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        // Most numbers take one byte, for which a call of `memcpy` would cost more than a push.
+        // Most numbers take one byte. A push of one byte is faster than a call of `memcpy`.
         match bytes {
             &[byte] => self.0.push(byte),
             bytes => self.0.extend_from_slice(bytes),
@@ -71,8 +71,8 @@ pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
 pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
-        // No type of this crate fails to serialize. If one did, the incomplete record must not stay in
-        // the frame.
+        // No type of this crate fails to serialize. If one did fail, its incomplete record would have
+        // to be removed from the frame.
         frame.truncate(before);
     }
 }

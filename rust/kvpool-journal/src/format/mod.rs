@@ -201,7 +201,7 @@ impl Journal {
         config.check()?;
         let file = create_file(path)?;
         Self::to_writer(Box::new(file), config).inspect_err(|_| {
-            // Ignore an error of the removal, because the first error is returned.
+            // Ignore an error of the removal, because the caller gets the error that came first.
             let _ = std::fs::remove_file(path);
         })
     }
@@ -290,8 +290,8 @@ impl Journal {
         self.payload.clear();
     }
 
-    /// Records one operation, with the check of its answer. Returns whether a digest of the state is
-    /// due.
+    /// Records one operation, with the check (a checksum) of its answer. Returns whether a digest of
+    /// the state is due.
     pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
         self.record_as(operation, check, None)
     }

@@ -9,8 +9,8 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Combines numbers into a check. The result depends on their order. The multiplier, which is that of
-/// Fibonacci hashing, is part of the format of journals.
+/// Combines numbers into a check. The result depends on their order. It multiplies by the constant of
+/// Fibonacci hashing, which must not change because checks are part of the format of journals.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 

@@ -135,7 +135,7 @@ impl From<Part> for PartRecord {
 }
 
 impl PartRecord {
-    /// Returns the part of a prompt that this record describes.
+    /// Converts the record to the argument that an admission takes.
     #[must_use]
     pub const fn part(&self) -> Part {
         Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
@@ -163,7 +163,7 @@ impl From<Until> for UntilRecord {
 }
 
 impl UntilRecord {
-    /// Returns the condition of a release that this record describes.
+    /// Converts the record to the argument that a release takes.
     #[must_use]
     pub const fn until(&self) -> Until {
         match *self {
@@ -195,7 +195,7 @@ impl From<Computed<'_>> for ComputedRecord {
 }
 
 impl ComputedRecord {
-    /// Returns the argument of an append that this record describes.
+    /// Converts the record to the argument that an append takes.
     #[must_use]
     pub fn computed(&self) -> Computed<'_> {
         match self {
@@ -227,7 +227,7 @@ impl From<Covered<'_>> for CoveredRecord {
 }
 
 impl CoveredRecord {
-    /// Returns the argument of an append that this record describes.
+    /// Converts the record to the argument that an append takes.
     #[must_use]
     pub fn covered(&self) -> Covered<'_> {
         match self {
@@ -258,7 +258,7 @@ impl From<Loaded<'_>> for LoadedRecord {
 }
 
 impl LoadedRecord {
-    /// Returns the result of a load that this record describes.
+    /// Converts the record to the value with which the connector reported the load.
     #[must_use]
     pub fn loaded(&self) -> Loaded<'_> {
         match self {

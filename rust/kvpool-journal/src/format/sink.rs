@@ -34,7 +34,7 @@ impl Sink {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
                 // The next frame reuses the memory of the last frame that is dropped here. Therefore a
-                // full ring allocates nothing, and accesses no new page.
+                // full ring allocates no memory, and causes no page faults.
                 let mut place = Vec::new();
                 while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()
@@ -108,7 +108,8 @@ mod tests {
         let (mut model, mut seed) = (Vec::<Vec<u8>>::new(), 1_u64);
         for _ in 0..3000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // A random size. One frame in sixteen fills the ring or does not fit into it.
+            // A random frame size. In one case of sixteen, the frame alone fills the ring or is larger
+            // than the ring.
             let len = match seed >> 60 {
                 0 => 900 + (seed >> 40) as usize % 300,
                 1..=7 => 1 + (seed >> 40) as usize % 20,

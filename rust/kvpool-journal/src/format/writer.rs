@@ -73,7 +73,7 @@ pub(crate) struct Background {
     progress: Arc<Progress>,
     /// The thread. `None` only while this value is being dropped.
     thread: Option<Thread>,
-    /// The reason why no more frames are passed to the thread.
+    /// The reason why the journal passes no more frames to the thread.
     stopped: Option<String>,
     pub(crate) waits: bool,
 }

@@ -369,7 +369,7 @@ pub(crate) fn recorded_pool(
     Journaled::with_watch(pool_settings(config), &watch, journal).unwrap()
 }
 
-/// Runs calls on a pool. The chains come from a manager's hasher.
+/// Runs calls on a pool. The hash chains of the prompts are computed by a manager's hasher.
 pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager, calls: &[Call]) {
     use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];

@@ -51,7 +51,7 @@ pub(super) struct GhostCache {
     evictor: Box<dyn Evictor>,
     history: bool,
     keys: KeyTable,
-    /// The slots that the current lookup uses, as the evictor's blocks.
+    /// The slots that the current lookup uses. To the evictor, each slot is a block.
     held: Vec<Candidate>,
     /// The number of references that hit. It is halved at the end of each window.
     pub(super) hits: f64,

@@ -111,8 +111,8 @@ pub(crate) struct Advisor {
     stack: SampledStack,
     all: Tally,
     ghosts: Vec<GhostCache>,
-    /// The number of references since the simulated caches were last empty, and the number that the
-    /// sampled ones represent. Both are halved with the other counts.
+    /// The number of references since the simulated caches were last empty, and an estimate of this
+    /// number from the sampled references. Both are halved with the other counts.
     ghosts_since: (f64, f64),
     tenants: Vec<Tenant>,
     spare_tenants: Vec<Tenant>,
@@ -129,8 +129,8 @@ pub(crate) struct Advisor {
 #[derive(Clone, Debug, Default)]
 struct Sample {
     kept: Vec<Sampled>,
-    /// The number of sampled keys that do not fit into `kept`. No cache of an estimated size contains
-    /// these blocks, because it would also have to contain the blocks before them.
+    /// The number of sampled keys that do not fit into the list `kept`. No cache of an estimated size
+    /// contains these blocks, because it would also have to contain the blocks before them.
     beyond: usize,
 }
 
@@ -256,7 +256,8 @@ impl Advisor {
         }
     }
 
-    /// Counts `references` towards the window, and halves all counts at the end of a window.
+    /// Adds `references` to the number of references in the present window, and halves all counts at
+    /// the end of a window.
     fn pass(&mut self, references: u64) {
         self.seen = self.seen.saturating_add(references);
         if self.in_window >= self.scale.window {
@@ -315,7 +316,8 @@ impl Advisor {
         Ok(Resized { scale, ghosts })
     }
 
-    /// Completes a resize of the pool with the caches that were allocated for it.
+    /// Completes a resize of the pool: replaces the simulated caches by those that were allocated for
+    /// the new size.
     pub(crate) fn resize(&mut self, resized: Resized) {
         self.scale = resized.scale;
         let Some(ghosts) = resized.ghosts else { return };

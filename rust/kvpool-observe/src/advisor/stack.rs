@@ -159,7 +159,7 @@ impl SampledStack {
         self.keys.len()
     }
 
-    /// Whether `key` is in the sample.
+    /// Returns whether `key` belongs to the sample, so that the stack follows it.
     #[inline]
     #[must_use]
     pub fn is_sampled(&self, key: u64) -> bool {
@@ -198,8 +198,8 @@ impl SampledStack {
         };
         let place = self.places[number as usize];
         let own = place >= self.lookup.0;
-        // The number of followed keys above this one, which were used later. They represent
-        // `above / rate` blocks. A key of this lookup counts as the topmost.
+        // The number of followed keys above this one in the stack. These were used later. They
+        // represent `above / rate` blocks. If this lookup has already used the key, the number is 0.
         let above = if own { 0 } else { self.order.after(place) - self.lookup.1 };
         let distance = ((f64::from(above) * weight).round() as u64).saturating_add(1);
         self.forget_place(place);

@@ -6,7 +6,8 @@ use super::stack::{Bound, SampledStack};
 use kvpool::PoolError;
 use kvpool::retention::TenantId;
 
-/// Bits of the histograms' resolution. Distances are stored with an error of at most 3 %.
+/// The setting `fine_bits` of the histograms, which determines their resolution. Distances are stored
+/// with an error of at most 3 %.
 const FINE_BITS: u32 = 6;
 /// The largest distance that the histograms store, in hash units.
 const LARGEST: u64 = 1 << 35;

@@ -62,8 +62,8 @@ impl Explainer {
         Some(self.record.status(self.record.find(group_key(hash.key(), group.number as u16))?))
     }
 
-    /// Whether the tokens of a hash unit were ever computed. If so, all tokens before it were computed
-    /// too.
+    /// Whether the tokens of a hash unit were ever computed. If they were, all tokens before the unit
+    /// were computed, too.
     fn is_written(&self, asked: &AdmissionContext<'_>, unit: usize) -> bool {
         let hash = asked.request.cursor.chain().hashes().get(unit);
         let status =

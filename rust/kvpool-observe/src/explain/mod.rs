@@ -106,7 +106,7 @@ pub(crate) struct Explainer {
 }
 
 /// Whether the request in `slot` is computing the block at `position`, which has this key, and will
-/// publish it.
+/// make it available to lookups.
 fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoch: u64) -> bool {
     let Some(request) = manager.request_at(slot) else { return false };
     request.is_running
@@ -125,7 +125,7 @@ fn num_admitted(manager: &CacheManager) -> u64 {
     stats.admissions + stats.resumptions
 }
 
-/// Returns a reference to the block before the one at `position`.
+/// Returns a reference to the content of the block before the one at `position`.
 fn before(cursor: &HashCursor, position: usize) -> Before {
     let parent = position.checked_sub(1).and_then(|at| cursor.chain().hashes().get(at));
     parent.map_or(Before::Start, |hash| Before::Key(hash.key()))
@@ -196,7 +196,7 @@ impl Explainer {
     }
 
     /// Converts the cause for which a content left the index to the reason in the explanation.
-    /// Discloses the id of another request only if it has this principal.
+    /// Discloses the id of another request only if that request has the principal `principal`.
     fn departure(&self, cause: Cause, operation: u64, admission: u64, principal: u64) -> MissReason {
         let at = operation.checked_sub(self.first_operation).and_then(|at| usize::try_from(at).ok());
         let operation = at.and_then(|at| self.operations.get(at));

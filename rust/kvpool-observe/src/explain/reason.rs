@@ -109,7 +109,7 @@ pub enum MissReason {
     /// The block was requested before, but never became available to other requests: its request
     /// finished or was preempted before it computed the block, or does not share its blocks.
     NotComputed,
-    /// The hash collides: the cached blocks with the same hash have another content.
+    /// The block's hash equals that of cached blocks that have another content (a collision).
     Collision,
     /// The block is cached, but a lookup does not reach it, because an earlier block of the prompt is
     /// missing.
@@ -251,7 +251,7 @@ impl MissReason {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
     }
 
-    /// Whether two reasons are equal. Ignores the time and the estimate of further use.
+    /// Returns whether two reasons are equal. Ignores the time and the estimate of further use.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (

@@ -219,8 +219,8 @@ impl Record {
         self.entry_mut(number).owners = first.map_or([slot, NO_REQUEST], |first| [first as u32, slot]);
     }
 
-    /// Returns the entry of the previous content, or `None` if it has none. The start of prompts always
-    /// has an entry.
+    /// Returns the entry of the previous content, or `None` if that content has no entry. The start of
+    /// prompts always has an entry.
     pub(super) fn parent(&self, before: Before) -> Option<u32> {
         match before {
             Before::Start => Some(NONE),
@@ -277,7 +277,7 @@ impl Record {
         number
     }
 
-    /// Records that the tokens of an entry were computed, whether or not they are then cached.
+    /// Records that the tokens of an entry were computed, even if no KV-cache group caches them.
     pub(super) fn written(&mut self, number: u32) {
         self.entry_mut(number).flags |= Entry::WRITTEN;
     }

@@ -117,7 +117,7 @@ impl PoolMetrics {
 /// hits.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The time at which the content became computed; NaN if unknown.
+    /// The time at which the block's content became computed; NaN if unknown.
     born: f64,
     /// The time of the last hit, or without a hit, the time at which the content became computed; NaN
     /// if unknown.
@@ -185,7 +185,8 @@ impl Meter {
         let asked = lookup.hashes.len();
         self.metrics.tenants.count(lookup.tenant, lookup.hits, asked.saturating_sub(lookup.hits));
         let Self { now, seen, metrics } = self;
-        // Consecutive blocks mostly have the same times, so count them together.
+        // Most consecutive blocks have the same times, so add each run of such blocks to the histograms
+        // in one step.
         let (mut born, mut used, mut run) = (f64::NAN, f64::NAN, 0);
         let mut count = |born: f64, used: f64, run: u64| {
             metrics.age_at_hit.add(*now - born, run);

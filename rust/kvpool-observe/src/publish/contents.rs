@@ -117,8 +117,8 @@ pub(crate) struct Arrival<'a> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// For each group, the number of tokens of a block, and whether a hit on a block needs the block's
-    /// parent.
+    /// For each KV-cache group, the number of tokens of a block, and whether a hit on a block needs the
+    /// block's parent.
     groups: Vec<(usize, bool)>,
     /// The number of tokens for which each node has room: the block size of the largest group.
     stride: usize,
@@ -191,8 +191,8 @@ impl Contents {
     }
 
     fn slot_of(hash: &BlockHash, group: u16) -> u64 {
-        // The bytes of a digest are practically random. Multiply, because the hash table also uses the
-        // high bits.
+        // The bytes of a digest are practically random, so the first eight of them are enough. Multiply
+        // them, because the hash table also uses the high bits of the result.
         (hash.key() ^ u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 

@@ -45,7 +45,7 @@ pub const fn base(unix_seconds: u64) -> u64 {
     (unix_seconds & ((1 << 43) - 1)) << 20
 }
 
-/// The description of a KV-cache group for consumers.
+/// The description of a KV-cache group that consumers of the events get.
 ///
 /// ```
 /// use kvpool_observe::publish::{Group, GroupName};
@@ -111,7 +111,7 @@ pub enum PublisherError {
     /// No sink has this number.
     #[error("there is no sink {sink}: there are {sinks}")]
     UnknownSink {
-        /// The number of a sink that was passed.
+        /// The sink number that the caller passed.
         sink: usize,
         /// The number of sinks.
         sinks: usize,

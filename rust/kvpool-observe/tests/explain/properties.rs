@@ -204,7 +204,8 @@ impl World {
             let computing = |runner: &Runner| {
                 runner.published <= position && runner.hashes.get(position) == hashes.get(position)
             };
-            // A small record may have lost the entry that shows that the content is cached.
+            // A small record of the explainer may have lost the entry that shows that the content is
+            // cached.
             let computed = matches!(given, MissReason::BeingComputed { .. }) && runners.iter().any(computing);
             let honest = right.contains(&given)
                 || (!self.remembers && computed)

@@ -83,7 +83,7 @@ pub struct Choice {
     mode: usize,
     short: Sums,
     long: Sums,
-    /// Number of references in the short sum, with 8 fractional bits.
+    /// Number of references that the short sum now counts, with 8 fractional bits.
     references: i64,
 }
 
@@ -120,8 +120,8 @@ impl Choice {
         if best != self.mode {
             let lead = worth(best) - worth(self.mode);
             let variance = self.short.square[best][self.mode] + self.long.square[best][self.mode] / 16;
-            // `lead` and `variance` have fractional bits, so `4 lead^2 > variance` (which means
-            // `lead > deviation / 2`) becomes:
+            // The condition is `lead > deviation / 2`, which means `4 lead^2 > variance`. The variance
+            // is shifted, because `lead^2` has twice as many fractional bits.
             let lead_is_seen = 4 * i128::from(lead) * i128::from(lead) > variance << BITS;
             if lead_is_seen && lead > edge / 4 {
                 self.mode = best;

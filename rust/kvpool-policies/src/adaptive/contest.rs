@@ -102,8 +102,8 @@ impl Contest {
         self.hits = [0; MODES];
     }
 
-    /// Returns two numbers for a pool of `capacity` blocks: one key in the first is sampled, and a
-    /// shadow has the second number of entries.
+    /// Returns, for a pool of `capacity` blocks, a number n such that one key in n is sampled, and the
+    /// number of entries of each shadow.
     fn size_for(capacity: usize) -> (usize, usize) {
         let mut rate = RATE;
         while rate > 1 && capacity / rate < ENTRIES {

@@ -36,11 +36,12 @@ pub(super) const TICK: u64 = 1 << 16;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// The weight of blocks of class 1, which have 2 or 3 uses.
+    /// The weight of a block that has 2 or 3 uses (class 1).
     pub used_again: u64,
-    /// The additional weight for each further doubling of the uses.
+    /// The weight that a block gets in addition for each further doubling of its number of uses (each
+    /// class above 1).
     pub doubling: u64,
-    /// The additional weight of a proven block of any class.
+    /// The weight that a proven block of any class gets in addition.
     pub proven: u64,
 }
 
@@ -59,7 +60,8 @@ impl Mode {
         Self::of(0, 0, 4),
     ];
 
-    /// Returns what is added to the stamps of blocks on each list, in a pool of `capacity` blocks.
+    /// Returns, for each list, the bonus that is added to the stamps of its blocks, in a pool of
+    /// `capacity` blocks.
     pub(super) fn bonuses(self, capacity: usize) -> [u64; LISTS] {
         std::array::from_fn(|list| {
             let class = (list % CLASSES) as u64;

@@ -14,18 +14,19 @@ use crate::block_lists::BlockLists;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// The uses of a block are halved after as many admissions without a use as this number of pools have
-/// blocks.
+/// If a block is not used again, its number of uses is halved each time that this number of capacities
+/// was admitted. A capacity is the number of blocks of the pool.
 const HALF_LIFE: u64 = 16;
-/// Number of windows in the admission of as many blocks as the pool has. One window in `PRIVILEGED` is
-/// privileged.
+/// Number of windows into which the clock divides the admission of one capacity (the pool's number of
+/// blocks). One window in `PRIVILEGED` is privileged: the blocks that are released in it count as
+/// proven.
 const WINDOWS: u64 = 8;
 const PRIVILEGED: u64 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     lists: BlockLists,
-    /// The clock at the last release of each block.
+    /// For each block, the value of the clock at its last release.
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,

@@ -7,7 +7,6 @@
 //! fixed number of later evictions. In [`crate::ghosts::Ghosts`], by contrast, the number of keys is
 //! bounded, so a key is remembered longer if other keys are taken. No key is lost early, because one
 //! lost key in the middle of a chain would end the next prefix there.
-//! lost key in the middle of a chain would end the next prefix there.
 //!
 //! Invariants: the hash table finds a slot by its key unless the slot is empty. A key has one slot, or
 //! one entry, or neither.

@@ -67,8 +67,8 @@ impl<P: Policy + Clone> Chained<P> {
     fn replace_parent(&mut self, child: BlockId, parent: BlockId) {
         let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
         if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {
-            // The block leaves the idle blocks and returns, so that both parents count their children
-            // correctly.
+            // Make the child not idle for a moment, so that the old and the new parent count their idle
+            // children correctly.
             self.closed.end_idle(child);
             self.closed.set_parent(child, parent);
             self.closed.begin_idle(child);

@@ -10,7 +10,8 @@
 
 pub(super) const BINS: usize = 28;
 pub(super) const SECOND: u32 = 16;
-/// The number of ticks in the admission of as many blocks as the pool has.
+/// Without the caller's clock: the number of ticks that pass while as many blocks are admitted as the
+/// pool has.
 pub(super) const CAPACITY: u64 = 256;
 
 /// The start of each bin, in seconds.
@@ -23,8 +24,8 @@ pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 
-/// Returns the length of a bin, in ticks. The last bin has no end. Its length counts as equal to its
-/// start.
+/// Returns the length of a bin, in ticks. The last bin has no end. As its length, this function returns
+/// its start.
 pub(super) const fn width(bin: usize) -> u32 {
     if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
 }

@@ -11,8 +11,8 @@
 use super::age;
 use kvpool::CacheTime;
 
-/// The caller's time must change before this number, times the pool's number of blocks, of blocks are
-/// admitted.
+/// The clock ignores the caller's time if it does not change while this number of capacities is
+/// admitted. A capacity is the pool's number of blocks.
 const MAX_STILL: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

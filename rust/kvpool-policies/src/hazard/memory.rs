@@ -33,7 +33,7 @@ pub(super) const EVERY: u32 = 4;
 /// The number of ghosts that are collected before they are stored.
 const BATCH: usize = 16;
 const WAYS: usize = 8;
-/// The number of ghosts per block of the pool, as a fraction.
+/// The number of ghosts for each block of the pool, as numerator and denominator.
 const SHARE: (usize, usize) = (7, 8);
 /// A threshold (the number of ghosts in a pool of 64 k blocks) and a largest factor. A pool with fewer
 /// ghosts than the threshold gets the geometric mean of its own number and the threshold, but at most
@@ -187,7 +187,8 @@ impl Memory {
         self.ghosts.len() * WAYS
     }
 
-    /// Returns the ghosts in every `step`th slot. The first slot depends on `turn`.
+    /// Returns the ghosts in every `step`th slot. `turn` is the number of the sample, and determines
+    /// the first slot.
     pub(super) fn sample(&self, turn: usize, step: usize) -> impl Iterator<Item = Ghost> {
         let places = (turn % step..self.len()).step_by(step);
         places.map(|place| self.ghosts[place / WAYS][place % WAYS]).filter(|ghost| ghost.what != GAP)

@@ -70,15 +70,15 @@ use states::{Entry, State, States, UNKNOWN};
 use table::Table;
 use tails::{Run, Tails};
 
-/// Worths are learned again after the larger of two numbers of releases: `LEARN`, and the pool's number
-/// of blocks divided by `LEARN_PER_CAPACITY`.
+/// Worths are computed again from new counts after `LEARN` releases, or after the pool's number of
+/// blocks divided by `LEARN_PER_CAPACITY` if that is more.
 const LEARN: u64 = 4096;
 const LEARN_PER_CAPACITY: u64 = 8;
 /// About this number of blocks, and this number of ghosts, are sampled each time that worths are
 /// learned.
 const SAMPLE: usize = 1024;
-/// The counts are halved after this number, times the pool's number of blocks, of releases, but within
-/// `HALF_LIFE_LIMITS` (in releases).
+/// The counts are halved after a number of releases: this number times the pool's number of blocks, but
+/// within `HALF_LIFE_LIMITS`.
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
@@ -92,13 +92,13 @@ const fn sample_step(len: usize) -> usize {
 
 const NO_VICTIM: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
-/// The states of a block before and after a call. Most blocks of a request have the same state, so the
-/// result for one block is reused for the next.
+/// The states of a block before and after a hit or a release. Most blocks of a request have the same
+/// state, so the result for one block is reused for the next.
 #[derive(Clone, Copy, Debug)]
 struct CachedStep {
     before: State,
     after: State,
-    /// For a hit: the bin of the age that the block had.
+    /// For a hit: the range of ages (bin) that contains the age of the block.
     bin: usize,
 }
 
@@ -124,7 +124,8 @@ pub struct Hazard {
     table: Table,
     tails: Tails,
     memory: Memory,
-    /// The time at which `tails` computed the ranks of classes.
+    /// The time for which the field `tails` has computed the ranks of the classes (the worths of the
+    /// blocks that each class would evict).
     ranked: u32,
     /// The share feature of the request whose blocks are now released: the range of the part of its
     /// prompt that was cached before.
@@ -198,8 +199,8 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Removes `block` from the list of its class. Most blocks are on no list. Returns whether it was
-    /// on one.
+    /// Removes `block` from the list of its class. A quick check comes first, because most blocks are
+    /// on no list. Returns whether it was on one.
     #[inline]
     fn unlist(&mut self, block: BlockId) -> bool {
         self.lists.list_of(block).is_some() && self.take_off(block)

@@ -34,7 +34,7 @@ use super::class::{CLASSES, FAMILIES, family};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The amount by which one block raises a count.
+/// The amount by which one block raises a count: counts are in sixteenths of a block.
 const ONE: u32 = 16;
 /// Weight of the prior hazards: those of all classes for each family, and those of a family for each of
 /// its classes. The weight equals a hundred blocks.

@@ -92,8 +92,8 @@ impl OrderModel {
     }
 
     fn grow(&mut self, capacity: u64) {
-        // The model forgets evictions that are too old before the memory grows, because growing does
-        // not restore them.
+        // Before the memory of evictions grows, the model forgets those that are too old, because
+        // growing does not restore them.
         let (evictions, most) = (self.evictions, 2 * self.capacity);
         self.ghosts.retain(|_, (at, _)| evictions - *at <= most);
         self.capacity = capacity;
@@ -676,8 +676,8 @@ fn growing_keeps_contents_uses_and_mode() {
     assert_eq!(kept, expected);
 }
 
-/// Returns the index of the first chunk of references after which `mode` is active. Each chunk is its
-/// number of references, and the hits of each mode.
+/// Returns the index of the first chunk of references after which `mode` is active. For each chunk, the
+/// argument contains the number of references, and the hits of each mode.
 fn first_in(mode: usize, chunks: impl IntoIterator<Item = (u64, [u64; 6])>) -> Option<usize> {
     let mut choice = Choice::default();
     chunks.into_iter().position(|(references, hits)| choice.record(references, &hits) == mode)

@@ -255,7 +255,8 @@ proptest! {
     }
 }
 
-/// The policy halves its counts after 131,072 releases. The random workloads have fewer.
+/// The policy halves its counts after 131,072 releases. The random workloads have fewer releases, so
+/// this test makes more.
 #[test]
 fn hazard_forgets_as_its_model_does() {
     let workload = Workload {

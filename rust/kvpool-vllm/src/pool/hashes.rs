@@ -42,8 +42,8 @@ impl Pool {
         if !self.keeps_history() || block == 0 {
             return self.settle(block);
         }
-        // Notify the policy that the block now has another content. A free block joins the cached-free
-        // blocks.
+        // Notify the policy that the block now has another content. If the block is free, it is now one
+        // of the cached-free blocks.
         let id = [BlockId::new(block)];
         let was_queued = self.held(block) == 0;
         self.drop_content(block)?;
