@@ -119,7 +119,7 @@ fn per_block(criterion: &mut Criterion) {
                 total
             });
         });
-        // Stores new content in an empty pool.
+        // The next benchmark stores new content in an empty pool.
         state.pool.reset().unwrap();
         group.bench_function(BenchmarkId::new("store_cold", size), |bencher| {
             bencher.iter_custom(|n| {

@@ -14,7 +14,7 @@ use kvpool_benches::requests::{Batch, Kvpool, Manager, Map, Radix};
 
 const BLOCK_SIZE: usize = 4;
 
-/// When a manager registers the blocks of generated tokens.
+/// The time at which a manager registers the blocks of generated tokens.
 #[derive(Clone, Copy, PartialEq)]
 enum Registers {
     WithTheNextToken,
@@ -33,7 +33,7 @@ struct Request {
 struct Model {
     usable: usize,
     registers: Registers,
-    /// Prefixes that were registered at any time.
+    /// All prefixes that were registered at any time.
     registered: HashSet<Vec<u32>>,
     running: BTreeMap<i64, Request>,
     /// The content of each full block: all tokens from the start of the prompt to the end of the block.

@@ -21,7 +21,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Creates a failure of this kind.
+    /// Creates a failure from its kind and from a text with the values.
     pub fn new(kind: impl Into<String>, what: impl Into<String>) -> Self {
         Self { kind: kind.into(), what: what.into() }
     }

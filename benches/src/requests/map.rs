@@ -17,7 +17,7 @@ pub struct Map<const BLOCK_SIZE: usize> {
     records: Vec<Record>,
     /// The free blocks, which have no content. The last block is allocated first.
     free: Vec<u32>,
-    /// Number of blocks in the LRU list.
+    /// Number of cached blocks without references, which are in the LRU list.
     idle: usize,
     requests: NumberMap<i64, Request>,
 }

@@ -101,7 +101,7 @@ pub struct Draft {
     call: &'static str,
     /// The request.
     request: Option<i64>,
-    /// The requests that were drawn for a batch.
+    /// The numbers of the requests that were drawn for the batch of the call.
     rows: Vec<i64>,
     /// Number of tokens of the prompt that was drawn for the call.
     tokens: usize,

@@ -12,7 +12,7 @@ use crate::world::prompts::{Path, SALTED, TWIN};
 
 /// Maximum number of blocks of a pool, including blocks that a resize adds.
 const MOST_BLOCKS: usize = 15;
-/// Maximum number of blocks of a prompt.
+/// Maximum number of blocks of a drawn prompt.
 const LONGEST: usize = 6;
 
 const USUAL: &[(&str, u8)] = &[

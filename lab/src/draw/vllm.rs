@@ -68,11 +68,11 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
 /// Data that the arguments of a call share while the call is drawn, such as the key.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The blocks that the call caches, and their keys.
+    /// The blocks that this call caches, with the key of each.
     part: Option<(Vec<u32>, Vec<Option<Key>>)>,
     /// The number of blocks for which keys must be drawn.
     blocks: usize,
-    /// The partly filled block that the call caches.
+    /// The partly filled block that this call caches.
     half: Option<Half>,
     key: Option<Key>,
     /// Whether a block was already drawn for an earlier argument of this call.

@@ -119,7 +119,7 @@ impl Model {
         Self { manager, block_size, epoch: 0, time: (keeps_time, None) }
     }
 
-    /// Returns the reference manager.
+    /// Returns the reference manager that the model contains.
     #[must_use]
     pub const fn manager(&self) -> &ReferenceManager {
         &self.manager

@@ -30,11 +30,11 @@ pub(super) const STALE: Expected = Expected::RefusedAs("no longer holds what it 
 /// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Number of blocks that were allocated.
+    /// Number of blocks that the pool has allocated so far.
     pub allocated: u64,
-    /// Number of blocks whose content was evicted.
+    /// Number of blocks whose content was evicted so far.
     pub evicted: u64,
-    /// Number of blocks that lookups found and acquired.
+    /// Number of blocks that lookups found and acquired so far.
     pub hits: u64,
     /// Number of blocks that lookups asked for and did not find.
     pub misses: u64,
@@ -56,7 +56,7 @@ pub struct Model {
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,
-    /// The blocks that lookups acquired in this call.
+    /// The blocks that lookups have acquired in the present call.
     pub(super) hits: Vec<usize>,
 }
 
@@ -131,7 +131,7 @@ impl Model {
         self.pool.is_registered(block)
     }
 
-    /// Returns whether the model knows the order of eviction.
+    /// Returns whether the model knows the pool's order of eviction, which is so only under LRU.
     pub(crate) fn knows_order(&self) -> bool {
         self.setting.is_lru()
     }

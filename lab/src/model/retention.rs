@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 
-/// The only tenant that has limits.
+/// The only tenant to which the laboratory gives limits.
 pub(crate) const TENANT: u32 = 1;
 
-/// The hints that apply to a block.
+/// The hints that apply to one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
-    /// Time to live after the last use, in seconds.
+    /// The block's time to live after its last use, in seconds.
     idle: Option<f64>,
     deadline: Option<f64>,
     then: Then,

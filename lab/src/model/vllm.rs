@@ -18,16 +18,16 @@ type Outcome<T> = Result<T, VllmError>;
 pub enum Expected {
     /// The call succeeds and returns this value.
     Is(Value),
-    /// The call is refused with this error.
+    /// The pool refuses the call with this error.
     Refused(VllmError),
     /// The call is refused with any error of the core.
     RefusedByCore,
     /// The report about a hint for several blocks. If none of the blocks has a hash, the hint is
     /// applied to none.
     Hint {
-        /// Number of blocks, without the null block.
+        /// Number of blocks in the call, without the null block.
         blocks: u64,
-        /// Number of blocks that have a hash.
+        /// Number of blocks in the call that have a hash.
         hashed: u64,
         /// Whether the pool may also refuse the call.
         may_refuse: bool,
@@ -54,7 +54,7 @@ pub struct Block {
     pub refs: i32,
     /// The hash of the block, with the number of tokens that it covers.
     pub hash: Option<(Key, Option<u32>)>,
-    /// Additional keys of the block.
+    /// The keys that the block has in addition to its hash.
     pub further: Vec<Key>,
     content: Option<Content>,
     /// Whether the block was put at the back of the queue while it had no hash.
@@ -63,7 +63,7 @@ pub struct Block {
     at_front: bool,
 }
 
-/// The blocks that have a key.
+/// The blocks that have a certain key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
     /// The blocks that have the key, in the order in which they got it.
@@ -72,7 +72,7 @@ pub struct Entry {
     pub was_shared: bool,
 }
 
-/// The model of a pool.
+/// The model of vLLM's pool.
 #[derive(Clone, Debug)]
 pub struct Model {
     setting: Setting,
@@ -115,7 +115,7 @@ fn done(outcome: Outcome<()>) -> Expected {
 }
 
 impl Model {
-    /// Creates the model of a new pool.
+    /// Creates the model of a new pool with these settings.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         Self {
@@ -140,7 +140,7 @@ impl Model {
         self.queue.len().saturating_sub(self.withheld)
     }
 
-    /// Returns the blocks that have a key.
+    /// Returns the blocks that have the key `key`.
     #[must_use]
     pub fn entry(&self, key: &Key) -> &Entry {
         static NOWHERE: Entry = Entry { copies: Vec::new(), was_shared: false };
@@ -171,7 +171,7 @@ impl Model {
         ids.filter(|&id| holds(id, &self.blocks[id as usize])).collect()
     }
 
-    /// Returns whether the pool's policy uses the time.
+    /// Returns whether the eviction policy of the pool uses the time.
     #[must_use]
     pub const fn keeps_time(&self) -> bool {
         self.keeps_time

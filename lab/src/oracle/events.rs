@@ -18,7 +18,7 @@ type Content = (BlockHash, u16);
 pub struct Follower {
     /// The hashes that lookups can find according to the events, with their parents.
     matchable: BTreeMap<Content, Option<Content>>,
-    /// The epoch of the pool according to the events.
+    /// The epoch that the pool has according to the events.
     epoch: u64,
     /// The contents that were stored since the last call of `take_stored`, as keys and groups.
     stored: Vec<(u64, u16)>,

@@ -22,7 +22,7 @@ use crate::world::requests::id;
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     groups: Groups,
-    /// The contents that were cached at any time.
+    /// The contents that were cached at some time of the run.
     ever: BTreeSet<Content>,
     /// The hash units (the parts of prompts that have a digest each) whose tokens were computed.
     written: BTreeSet<u64>,
@@ -44,7 +44,7 @@ impl Explained {
         Self { groups, ever, written, hit, asked: 0, found: 0 }
     }
 
-    /// Returns the observers that the manager needs.
+    /// Returns the settings of the observers that the manager needs for these checks.
     pub(crate) fn watch(event_capacity: usize) -> ManagerWatchConfig {
         ManagerWatchConfig {
             event_capacity,

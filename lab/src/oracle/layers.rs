@@ -32,14 +32,14 @@ struct Engine {
     /// Number of tokens with written KV and states, whether committed or not.
     progress: usize,
     committed: usize,
-    /// Number of slots that the engine may write.
+    /// Number of slots in the request's block tables, which the engine may write.
     covered: usize,
     /// The version of the weights that compute the request's KV.
     weights: u64,
     /// For each append that had slots for drafts and whose tokens are not all committed yet: the number
     /// of the request's tokens at that append.
     drafting: Vec<usize>,
-    /// Whether the request was truncated after such an append.
+    /// Whether the request was truncated after an append that had slots for drafts.
     is_cut: bool,
     /// The first token that was computed or loaded for this request, for each group. It is 0 for a
     /// group that caches content.
@@ -254,7 +254,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Computes the tokens that the next call commits.
+    /// Computes the tokens that the next call commits, before that call is made.
     pub(crate) fn before_commit(
         &mut self,
         memory: &mut Memory,
@@ -427,7 +427,7 @@ impl Layers {
         })
     }
 
-    /// Records a commit of a request that succeeded.
+    /// Records that a commit of a request has succeeded.
     pub(crate) fn committed(&mut self, number: i64, computed: usize) {
         if let Some(engine) = self.engines.get_mut(&number) {
             engine.commit(computed);

@@ -25,7 +25,7 @@ pub struct Memory {
     /// block is noticed.
     scribbles: bool,
     cells: BTreeMap<Place, Vec<Option<Kv>>>,
-    /// Number of changes of the weights: resets and epochs.
+    /// Number of times that the weights changed. Each reset and each new epoch changes them.
     weights: u64,
     /// The version of the weights at the admission of each request. A request may keep KV that it
     /// computed with these weights.
@@ -33,7 +33,7 @@ pub struct Memory {
     /// Whether the engine wrote to the destination of a planned copy before it took the plan. An engine
     /// must not do that, so nothing is checked afterwards.
     is_lost: bool,
-    /// The blocks that only a fence holds.
+    /// The blocks that only a fence holds, each with the fence or step that releases it.
     late: Vec<(Until, Place)>,
 }
 

@@ -22,7 +22,7 @@ pub struct Run<W: World> {
     pub setting: W::Setting,
     /// The calls that were made. If the run has a failure, the last call caused it.
     pub steps: Vec<Step<Call<W>>>,
-    /// The failure that ended the run.
+    /// The failure that ended the run, if there is one.
     pub failure: Option<Failure>,
     /// The data that was drawn for the calls and that they refer to, such as prompts.
     pub memory: Option<W::Memory>,
@@ -41,7 +41,7 @@ pub(crate) fn step<C>(number: usize, operation: C, epoch: u64, answer: Answer) -
     Step { number: number as u64, operation, epoch, answer }
 }
 
-/// Runs the calls that the bytes encode.
+/// Draws calls from the bytes and makes them, until one fails or the bytes end.
 #[must_use]
 pub fn run<W: World>(data: &[u8]) -> Run<W> {
     let mut bytes = Bytes::new(data);

@@ -32,7 +32,7 @@ use crate::oracle::layers::{self, Layers};
 use crate::oracle::memory::{self, Memory};
 use crate::oracle::{events::Follower, explained::Explained, hits, plans, requests};
 
-/// The limits of the drawn settings and arguments.
+/// The upper limits of the settings and arguments that are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Number of requests.
@@ -53,11 +53,11 @@ impl Scale {
 /// The settings of a manager, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Number of blocks of the device, null block included.
+    /// Number of blocks of the device's pool, including the null block.
     pub num_blocks: usize,
     /// Number of blocks of the host, null block included, or 0 for no host tier.
     pub host_blocks: usize,
-    /// Number of tokens of a block.
+    /// Number of tokens of each block.
     pub block_size: usize,
     /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
@@ -73,7 +73,7 @@ pub struct Setting {
     pub scribbles: bool,
     /// Number of checks after which the expensive oracles run (events, digest, scrubber).
     pub looks: usize,
-    /// The limits of the drawn arguments.
+    /// The upper limits of the drawn arguments.
     pub scale: Scale,
     /// The KV-cache groups, or none for a model without groups.
     pub groups: Vec<GroupSpec>,
@@ -167,7 +167,7 @@ pub struct ManagerWorld {
     pub swaps: Vec<u64>,
     /// Open fences.
     pub tickets: Vec<u64>,
-    /// The number of the latest completed step.
+    /// The number of the latest completed step, or `None` if no step has completed.
     pub completed: Option<u64>,
     /// The latest time.
     pub now: f64,
@@ -178,11 +178,11 @@ pub struct ManagerWorld {
     /// The time that the latest call to the manager took.
     pub(crate) took: Duration,
     counters: Counters,
-    /// The engine of a hybrid model.
+    /// The simulated engine of a hybrid model.
     pub(crate) layers: Option<Layers>,
     /// The contents that were cached and computed so far, to check the explanations of misses.
     pub(crate) explained: Option<Explained>,
-    /// The calls that succeeded, if the manager has groups.
+    /// The calls that have succeeded so far, if the manager has groups.
     pub(crate) history: Vec<ManagerCall>,
     pub(crate) calls: usize,
     follower: Follower,
@@ -194,19 +194,19 @@ pub struct ManagerWorld {
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
-    /// Returns the manager, for reading.
+    /// Returns the manager, which the caller can read but not change.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         self.subject.manager()
     }
 
-    /// Returns the manager's summary of a request.
+    /// Returns the manager's summary of a request, given the request's number in the laboratory.
     #[must_use]
     pub fn info(&self, number: i64) -> Option<RequestInfo> {
         self.manager().request(&id(number)).ok()
     }
 
-    /// Returns the numbers by which the laboratory identifies requests.
+    /// Returns the range of numbers by which the laboratory identifies requests.
     #[must_use]
     pub const fn numbers(&self) -> Range<i64> {
         0..self.setting.scale.requests

@@ -56,7 +56,7 @@ pub trait World: Sized {
     /// The settings are not valid for the subject.
     fn header(setting: &Self::Setting) -> Result<JournalHeader, Failure>;
 
-    /// Returns how often each call is drawn.
+    /// Returns how often each call is drawn, relative to the others.
     fn weights(&self) -> Weights;
 
     /// Returns the initial data that the arguments of a call share while the call is drawn.
@@ -81,9 +81,9 @@ pub trait World: Sized {
     /// The first difference.
     fn make(&mut self, call: &Call<Self>) -> Result<Answer, Failure>;
 
-    /// Returns the epoch of the subject.
+    /// Returns the present epoch of the pool or manager under test.
     fn epoch(&self) -> u64;
 }
 
-/// The calls of a world's subject.
+/// The type of the calls of a world's subject.
 pub type Call<W> = <<W as World>::Subject as Subject>::Call;

@@ -25,20 +25,20 @@ use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower,
 pub struct Table {
     /// A number that identifies the table.
     pub id: u64,
-    /// The blocks, in the order of the prompt.
+    /// The blocks of the table, in the order of the prompt.
     pub blocks: Vec<usize>,
     /// The prompt, or `None` if the blocks do not belong to a prompt.
     pub prompt: Option<Path>,
-    /// Number of leading blocks that are in the index.
+    /// Number of blocks at the start of the table that are in the index.
     pub registered: usize,
 }
 
 /// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Number of blocks, null block included.
+    /// Number of blocks of the pool, including the null block.
     pub num_blocks: usize,
-    /// Number of tokens of a block.
+    /// Number of tokens of each block.
     pub block_size: usize,
     /// The eviction policy.
     pub policy: EvictionPolicy,
@@ -46,7 +46,7 @@ pub struct Setting {
     pub retention: bool,
     /// How the pool treats a released block if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// How the pool verifies hits.
+    /// How the pool verifies that a hit has the requested content.
     pub verify: Verify,
     /// The hash algorithm, if the contents of prompts are hashed. With `None`, their keys are
     /// artificial, which is faster.
@@ -124,9 +124,9 @@ pub struct PoolWorld {
     pub model: Model,
     /// The prompts that were randomly generated in this run.
     pub prompts: Prompts,
-    /// The blocks that callers hold.
+    /// The block tables that callers hold.
     pub tables: Vec<Table>,
-    /// The matches that lookups returned, the latest first.
+    /// The matches that lookups have returned, the latest first.
     pub found: Vec<MatchRecord>,
     /// The prompt of the latest lookup, and the table of the blocks that it found. The next allocation
     /// is for the remaining blocks of that prompt.
@@ -148,7 +148,7 @@ pub struct PoolWorld {
 const EVENTS: usize = 1000;
 
 impl PoolWorld {
-    /// Returns the pool, for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         self.subject.pool()

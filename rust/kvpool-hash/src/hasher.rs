@@ -161,21 +161,21 @@ impl BlockHasher {
         &self.config
     }
 
-    /// The block size, in tokens.
+    /// Returns the block size, in tokens.
     #[inline]
     #[must_use]
     pub const fn block_size(&self) -> usize {
         self.config.block_size
     }
 
-    /// The hash function and encoding.
+    /// Returns the hash function together with the encoding of its input.
     #[inline]
     #[must_use]
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.config.algorithm
     }
 
-    /// The way in which hits are verified.
+    /// Returns how the hasher's blocks are verified at a hit.
     #[inline]
     #[must_use]
     pub const fn verify(&self) -> Verify {

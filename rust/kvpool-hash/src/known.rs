@@ -24,7 +24,7 @@ pub trait KnownBlocks {
     fn follow(&mut self, state: &ChainState, tokens: &[u32], states: &mut KnownStates<'_>);
 }
 
-/// Collects the states of known blocks.
+/// Collects the states of blocks that a store of hashed blocks already knows.
 #[derive(Debug)]
 pub struct KnownStates<'a> {
     pub(super) hashes: &'a mut Vec<BlockHash>,

@@ -27,7 +27,7 @@ use serde::Serialize;
 
 /// A pool or manager whose calls can be recorded. It is called the *subject*.
 pub trait Recordable: Sized {
-    /// Settings of the subject.
+    /// Settings with which the subject is created.
     type Config;
     /// Settings of the observers of the subject.
     type Watch: Default;
@@ -47,7 +47,7 @@ pub trait Recordable: Sized {
     fn create(config: Self::Config, watch: &Self::Watch, journal: JournalConfig)
     -> Result<Self, Self::Error>;
 
-    /// Returns the header of the journal.
+    /// Returns the header of a journal of such a subject.
     fn header(config: &Self::Config, watch: &Self::Watch, journal: JournalConfig) -> JournalHeader;
 
     /// Returns the digest of the state, if the subject supports digests.
@@ -57,7 +57,7 @@ pub trait Recordable: Sized {
     fn is_poisoned(&self) -> bool;
 }
 
-/// The record of a call of `S`.
+/// The type of the record of a call of the subject `S`.
 type RecordOf<S> = <S as Recordable>::Record;
 
 /// Runs calls of a subject, and records them if there is a journal.
@@ -115,7 +115,7 @@ impl<S> Deref for Journaled<S> {
 }
 
 impl<S> From<S> for Journaled<S> {
-    /// Wraps a subject without a journal.
+    /// Wraps a subject, without a journal.
     fn from(subject: S) -> Self {
         Self { subject, journal: None }
     }
@@ -303,7 +303,8 @@ impl<S> Journaled<S> {
 /// which costs about 0.1 us per operation.
 const RECOUNT_LIMIT: usize = 4;
 
-/// Whether the subject records which blocks have changed since the last digest.
+/// Returns whether the subject records which blocks have changed since the last digest, because it has
+/// many blocks.
 pub(crate) const fn tracks_changes(num_blocks: usize, journal: JournalConfig) -> bool {
     journal.digest_every > 0 && num_blocks / RECOUNT_LIMIT > journal.digest_every as usize
 }
@@ -311,7 +312,7 @@ pub(crate) const fn tracks_changes(num_blocks: usize, journal: JournalConfig) ->
 /// Settings of a [`kvpool_vllm::Pool`].
 #[derive(Clone, Debug)]
 pub struct VllmConfig {
-    /// Number of blocks, including the null block.
+    /// Number of blocks of the pool, including the null block.
     pub num_blocks: usize,
     /// Whether blocks keep their hashes, as with prefix caching.
     pub caching: bool,

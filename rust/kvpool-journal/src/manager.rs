@@ -1,4 +1,4 @@
-//! Replays on a [`CacheManager`].
+//! Replays the calls of a journal on a [`CacheManager`].
 
 use crate::calls::{ManagerCall, Mention, Moved, Slot, Slots};
 use crate::{IdRecord, JournalHeader, Name, PlanRecord, PromptRecord, Rows};

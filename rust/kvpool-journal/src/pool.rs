@@ -1,4 +1,4 @@
-//! Replays on a [`BlockPool`].
+//! Replays the calls of a journal on a [`BlockPool`].
 
 use crate::calls::{Moved, PoolCall, Slot, Slots};
 use crate::{ChainRecord, JournalHeader};

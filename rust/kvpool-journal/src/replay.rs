@@ -17,11 +17,11 @@ use crate::value::Answer;
 pub enum Difference {
     /// The answer of an operation in this build differs from the recorded answer.
     Answer {
-        /// Number of the operation.
+        /// Number of the operation whose answer differs.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The answer that this build gave.
+        /// The answer that the replay in this build gave.
         told: String,
     },
     /// The digests of the state differ, although all answers since the previous digest are equal.
@@ -31,13 +31,13 @@ pub enum Difference {
         /// Number of operations before the previous digest, which was equal.
         since: u64,
     },
-    /// An invariant is broken.
+    /// The replay has found that an invariant is broken.
     Invariant {
         /// Number of the first operation after which a check found the broken invariant.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The broken invariant, and the values that were found.
+        /// The broken invariant, and the values that the check found.
         broken: String,
     },
 }
@@ -45,13 +45,13 @@ pub enum Difference {
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Number of operations that were run.
+    /// Number of operations that the replay ran.
     pub operations: u64,
     /// Number of digests that were compared and equal.
     pub digests: u64,
     /// The first difference. The replay stops there.
     pub difference: Option<Difference>,
-    /// Whether the journal's last frame is complete.
+    /// Whether the last frame of the journal is complete.
     pub tail: Tail,
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn steps<S: Subject>(
     Ok(steps)
 }
 
-/// Number of operations between two calls of `progress`.
+/// Number of operations between two calls of the function `progress`.
 const PROGRESS: u64 = 4096;
 
 /// A callback that receives each operation after it ran, and the subject. If it returns an error, the

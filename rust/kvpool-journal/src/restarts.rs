@@ -27,9 +27,9 @@ use crate::value::Value;
 /// The result of [`replay_restarting`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartReport {
-    /// Number of operations that were run.
+    /// Number of operations that each of the two subjects ran.
     pub operations: u64,
-    /// Number of restarts during the run.
+    /// Number of times that the second subject was restarted.
     pub restarts: u64,
     /// Number of restored blocks, summed over all restarts.
     pub blocks: u64,
@@ -47,7 +47,7 @@ pub enum RestartDifference {
     Journal(Difference),
     /// The two subjects answer an operation differently.
     Answer {
-        /// Number of the operation.
+        /// Number of the operation whose answers differ.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
@@ -59,7 +59,7 @@ pub enum RestartDifference {
     /// After an operation, the two subjects have different cached blocks, a different order, or
     /// different retention.
     Cached {
-        /// Number of the operation.
+        /// Number of the operation after which the blocks differ.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
@@ -72,7 +72,7 @@ pub enum RestartDifference {
     Invariant {
         /// Number of the operation after which a check found the broken invariant.
         operation: u64,
-        /// The broken invariant, and the values that were found.
+        /// The broken invariant, and the values that the check found.
         broken: String,
     },
 }

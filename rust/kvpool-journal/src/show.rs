@@ -24,17 +24,17 @@ pub struct Summary {
     pub bytes: usize,
     /// Number of the first operation that the journal contains.
     pub first_operation: u64,
-    /// Number of the operation after the last one.
+    /// Number of the operation after the last one of the journal.
     pub operations: u64,
-    /// Number of digests of the state.
+    /// Number of digests of the state that the journal contains.
     pub digests: u64,
     /// Number of recorded operations, by the name of the call.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// Whether the last frame is complete.
+    /// Whether the last frame of the journal is complete.
     pub tail: Tail,
 }
 
-/// An operation or a digest as text.
+/// A line of the output: an operation or a digest as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Number of the operation. If the line is a digest, the number of operations before it.

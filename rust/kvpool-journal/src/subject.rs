@@ -16,7 +16,7 @@ use crate::value::Answer;
 pub struct Step<O> {
     /// Number of the operation in its journal.
     pub number: u64,
-    /// The call and its arguments.
+    /// The call that was recorded, with its arguments.
     pub operation: O,
     /// The epoch of the pool at the time of the recording.
     pub epoch: u64,
@@ -26,7 +26,7 @@ pub struct Step<O> {
 
 /// A pool or a manager that is created from the header of a journal.
 pub trait Subject: Sized {
-    /// The calls of the subject.
+    /// The type of the subject's recorded calls.
     type Call: Words + Slots + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
     /// Creates the subject in its state before the first operation.
@@ -102,10 +102,10 @@ pub trait Subject: Sized {
     /// that verify hits.
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
 
-    /// Returns the present epoch of the pool.
+    /// Returns the present epoch of the subject's pool.
     fn epoch(&self) -> u64;
 
-    /// Returns the digest of the state.
+    /// Returns the digest of the subject's state.
     fn digest(&mut self) -> u64;
 
     /// Checks all invariants by recomputing every count.

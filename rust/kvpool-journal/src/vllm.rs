@@ -1,4 +1,4 @@
-//! Replays on the pool of `kvpool-vllm`.
+//! Replays the calls of a journal on the pool of `kvpool-vllm`.
 
 use crate::calls::{Moved, VllmCall};
 use crate::{JournalConfig, JournalHeader};

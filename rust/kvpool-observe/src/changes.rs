@@ -47,7 +47,7 @@ pub(crate) enum Cause {
     ById,
     /// The pool was reset.
     Reset,
-    /// The epoch with this number ended.
+    /// The epoch with this number ended, so its contents are no longer valid.
     Epoch(u64),
 }
 

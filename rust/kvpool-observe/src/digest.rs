@@ -114,11 +114,11 @@ fn content_check(content: &ContentView) -> u64 {
 struct Totals {
     references: u64,
     fences: u64,
-    /// The number of blocks with a reference.
+    /// The number of blocks that have a reference.
     held: usize,
     /// The number of blocks that have references, but only those of fences.
     fenced: usize,
-    /// The number of blocks with a content.
+    /// The number of blocks that have a content.
     registered: usize,
     /// The sum of the checksums of all contents.
     contents: u64,
@@ -204,7 +204,7 @@ impl Changed {
         }
     }
 
-    /// Adds all blocks except the null block.
+    /// Adds all blocks of the pool to the set, except the null block.
     fn note_all(&mut self) {
         self.blocks.fill(u64::MAX);
         self.words.fill(u64::MAX);
@@ -239,7 +239,7 @@ fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
 #[derive(Debug, Default)]
 pub(crate) struct StateDigest {
     blocks: Vec<Counted>,
-    /// The sum of all terms, modulo 2^64.
+    /// The sum of the terms of all blocks, modulo 2^64.
     sum: u64,
     totals: Totals,
     /// The sum of the checksums of all contents, modulo 2^64, updated when a content is added or

@@ -33,7 +33,7 @@ pub struct TokenSpan {
 /// its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParentLink {
-    /// There is no predecessor, or it is unknown.
+    /// The content has no predecessor, or its predecessor is unknown.
     None,
     /// The predecessor is the content of the previous event in the batch.
     Before,
@@ -59,14 +59,14 @@ pub enum FeedEvent {
         /// The tokens of the content, if they are known.
         tokens: Option<TokenSpan>,
     },
-    /// The last computed copy was removed.
+    /// The last computed copy of a content was removed.
     Removed {
         /// Its hash.
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
     },
-    /// All contents were removed.
+    /// All contents of the pool were removed.
     Cleared,
 }
 
@@ -236,7 +236,7 @@ fn copy(tokens: &[u32], to: &mut [u32]) {
     }
 }
 
-/// The largest capacity of a feed, in changes.
+/// The largest capacity that a feed can be configured to have, in changes.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// The maximum number of tokens in a batch.

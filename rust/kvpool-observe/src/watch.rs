@@ -147,7 +147,7 @@ impl Watch {
         self.meter.as_ref().map(|meter| meter.metrics())
     }
 
-    /// Checks that the time can be set to `now`.
+    /// Checks that the metrics can set their time to `now`, which must not be before the current time.
     pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
         self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
     }

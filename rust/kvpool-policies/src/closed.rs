@@ -60,7 +60,7 @@ struct Node {
     key: u64,
     /// The block id of the parent. It is 0 for a block without a parent.
     parent: u32,
-    /// The `generation` of the parent when the link to it was made.
+    /// The value of the parent's field `generation` when the link to the parent was made.
     parent_generation: u32,
     /// The number of contents that this block has had before its present one.
     generation: u32,
@@ -333,7 +333,8 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Does the work of [`Retain::retain`] for one block. The caller has checked the retention.
+    /// Does the work of [`Retain::retain`] for one block. The caller must already have checked that the
+    /// retention is valid.
     fn apply(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError> {
         let node = self.node(block);
         if !node.is(Node::KNOWN) || !self.order.has_retention {

@@ -189,7 +189,7 @@ pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
     })
 }
 
-/// Tests the example in the README.
+/// Lets `cargo test` run the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -87,7 +87,7 @@ pub struct Group {
 pub struct Noted {
     /// Number of blocks at the start of the table that were already freed.
     pub retired: usize,
-    /// Position in the table of the previous state's block.
+    /// Position in the table of the block that held the previous state.
     pub last: Option<usize>,
 }
 
@@ -101,14 +101,14 @@ pub struct Change {
     pub retired: Option<usize>,
     /// For recurrent states: the block of the previous state, which is freed after `dead`.
     pub before: Option<(usize, u32)>,
-    /// Number of blocks to append to the table.
+    /// Number of blocks that the caller has to append to the table.
     pub missing: usize,
     /// For recurrent states: how the table changes before the missing blocks are appended.
     pub moves: Option<Move>,
 }
 
 impl Change {
-    /// Whether the step changes nothing.
+    /// Returns whether the step changes nothing in the table.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.dead.is_empty()
@@ -147,7 +147,7 @@ pub struct Caching {
 }
 
 impl Caching {
-    /// Whether there is any block to cache.
+    /// Returns whether there is any block to cache.
     #[must_use]
     pub const fn asks(&self) -> bool {
         self.full > self.known || self.tail
@@ -159,7 +159,7 @@ impl Caching {
 pub enum Tail {
     /// There is no block to cache.
     Absent,
-    /// The block is already cached under this key.
+    /// The block is already cached under this key, so nothing has to be done.
     Cached(Key),
     /// vLLM's own manager has to cache the block.
     Partial,
@@ -335,7 +335,7 @@ impl Group {
         table.hash(at).and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end)
     }
 
-    /// Returns whether each of these blocks should be indexed.
+    /// Returns for each of these blocks whether the group caches it, so that lookups can find it.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
         if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {

@@ -20,7 +20,7 @@ pub struct GroupFound {
     pub known: usize,
     /// The blocks of the hit after the null blocks and the `known` blocks.
     pub blocks: Vec<u32>,
-    /// Number of tokens in all these blocks.
+    /// Number of tokens that the null blocks and the blocks of the hit cover together.
     pub tokens: usize,
 }
 

@@ -110,7 +110,7 @@ impl Key {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Returns the digest without the group.
+    /// Returns the digest of the block, without the group.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]

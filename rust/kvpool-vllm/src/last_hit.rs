@@ -20,10 +20,10 @@ const STRETCHES: [usize; 2] = [16, 256];
 
 /// Access to the digests of one request, and to the pool in which they are looked up.
 pub trait Digests {
-    /// The error of a digest that cannot be read.
+    /// The error that is returned if a digest cannot be read.
     type Error;
 
-    /// Number of digests of the request.
+    /// Returns the number of digests that the request has.
     fn len(&self) -> usize;
 
     /// Whether the request has no digests.

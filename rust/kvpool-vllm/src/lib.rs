@@ -67,7 +67,7 @@ pub use retain::{Finals, Prompt, Retains, Retention};
 pub use states::{Move, NoState, States};
 pub use window::{Window, WindowSearch, find_window};
 
-/// Tests the example in the README.
+/// Lets `cargo test` run the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -27,7 +27,7 @@ pub enum Reads {
     Window(usize),
     /// The earlier tokens of the same chunk. Chunks have the given number of tokens.
     Chunk(usize),
-    /// The recurrent state after the previous token.
+    /// Only the recurrent state after the previous token.
     State,
 }
 
@@ -57,7 +57,7 @@ pub struct Family {
 /// The index in which the blocks of one request are looked up, family by family. A block counts as
 /// cached only if all groups of the family have it.
 pub trait Index {
-    /// The error of a failed lookup.
+    /// The error that a failed lookup returns.
     type Error;
 
     /// Returns how many of the request's first `blocks` blocks are cached without a gap.
@@ -73,7 +73,7 @@ pub trait Index {
     fn has(&mut self, family: usize, unit: usize) -> Result<bool, Self::Error>;
 }
 
-/// The blocks of a hit in one family.
+/// The blocks of a hit that one family needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Number of tokens of the hit in this family.
@@ -81,13 +81,13 @@ pub struct Found {
     /// Position in the prompt of the first block that the family needs. The needed blocks are
     /// `first..end`.
     pub first: usize,
-    /// The position after the last needed block.
+    /// Position in the prompt after the last block that the family needs.
     pub end: usize,
     /// If the hit ends inside of a block, the number of the digest that identifies this block.
     pub tail: Option<usize>,
 }
 
-/// The hit of a request in all families.
+/// The hit of a request in all families of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupsHit {
     /// Number of tokens of the hit.
@@ -95,7 +95,7 @@ pub struct GroupsHit {
     /// Largest number of tokens that any family had cached. If it exceeds `tokens`, other families had
     /// fewer.
     pub longest: usize,
-    /// The blocks of the hit in each family.
+    /// For each family, the blocks of the hit.
     pub found: Vec<Found>,
 }
 

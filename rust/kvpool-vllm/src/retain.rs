@@ -104,7 +104,7 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     [ends(again), ends(prompt)]
 }
 
-/// Selects which blocks of a group are indexed.
+/// Selects the blocks of a group that are cached, so that lookups can find them.
 ///
 /// ```
 /// use kvpool_vllm::{Reads, Retention};
@@ -115,7 +115,7 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Which earlier tokens the layers of the group read.
+    /// Which earlier tokens the layers of the group read for each token.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,

@@ -135,7 +135,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
         pool.free([block]).unwrap();
     }
     assert_eq!(cached(&pool), [1, 3]);
-    // The null block is no parent either.
+    // The null block, as the parent of a block, does not count as a parent.
     let mut pool = self::pool("s3-fifo");
     take(&mut pool, 1);
     cache(&mut pool, Start { first: 1, before: Some(0) }, &[1], &[1, 2], CHAINED);

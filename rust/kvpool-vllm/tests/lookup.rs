@@ -28,7 +28,7 @@ impl Index for Units {
     }
 }
 
-/// Provides the same units to the core's lookup.
+/// Lets the core's lookup read the same cached units.
 impl Cached for Units {
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
         let scale = self.1[group];

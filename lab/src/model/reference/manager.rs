@@ -21,17 +21,17 @@ type Place = (usize, usize);
 pub struct ReferenceRequest {
     /// The state of the request, which determines where its blocks are.
     pub state: RequestState,
-    /// The tier of the request's blocks.
+    /// The number of the tier that has the request's blocks.
     pub tier: usize,
-    /// The salt of the request's prompt.
+    /// The cache salt of the request.
     pub salt: Vec<u8>,
     /// The tokens of the prompt, followed by the appended tokens.
     pub tokens: Vec<u32>,
     /// The block table. Entries before a sliding window, whose blocks were released, are 0.
     pub blocks: Vec<usize>,
-    /// Number of tokens whose KV is written.
+    /// Number of the request's tokens whose KV is written.
     pub computed: usize,
-    /// Number of leading blocks that lookups can find.
+    /// Number of blocks at the start of the request's table that lookups can find.
     pub published: usize,
     /// Number of leading blocks that were released because a window has moved past them.
     pub trimmed: usize,
@@ -71,13 +71,15 @@ pub enum ReferenceStep {
     /// A new request: its id, tokens and salt, the part of the prompt to allocate blocks for, and the
     /// number of cached tokens that the plan uses.
     Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
-    /// A preempted request that is resumed.
+    /// Resumes a preempted request: its id, the part of the prompt to allocate blocks for, and the
+    /// number of cached tokens that the plan uses.
     Resume(i64, Part, usize),
     /// Appends tokens to a running or preempted request. The next two fields ask for room for more
     /// tokens, or for a total number of tokens. The last field states whether the plan overwrites
     /// registered blocks in place.
     Append(i64, Vec<u32>, usize, Option<usize>, bool),
-    /// Preempts a running request.
+    /// Preempts a running request. The second field is the condition under which its blocks become
+    /// allocatable.
     Preempt(i64, Until),
     /// Ends a request.
     Release(i64, Until),
@@ -118,7 +120,7 @@ struct Swap {
 pub struct ReferenceManager {
     /// The device's pool, followed by the host's pool if there is a host tier.
     pub pools: Vec<ReferencePool>,
-    /// The requests by id.
+    /// The requests of the manager, by id.
     pub requests: BTreeMap<i64, ReferenceRequest>,
     watermark: f64,
     block_size: usize,
@@ -141,13 +143,13 @@ impl ReferenceManager {
         Self { pools, requests, watermark, block_size, planned, swaps, next_swap: 0, weights: 0 }
     }
 
-    /// Returns the device's pool.
+    /// Returns the reference pool of the device.
     #[must_use]
     pub fn device(&self) -> &ReferencePool {
         &self.pools[0]
     }
 
-    /// Returns whether the request is in this state.
+    /// Returns whether the request with this id exists and is in this state.
     #[must_use]
     pub fn is(&self, id: i64, state: RequestState) -> bool {
         self.requests.get(&id).is_some_and(|request| request.state == state)
@@ -769,7 +771,7 @@ impl ReferenceManager {
         self.pools.iter_mut().map(|pool| pool.complete_step(step)).sum()
     }
 
-    /// Removes all cached content in every tier.
+    /// Removes all cached content in every tier and starts a new epoch.
     pub fn bump_epoch(&mut self) {
         self.weights += 1;
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
@@ -924,7 +926,7 @@ impl ReferenceManager {
         }
     }
 
-    /// Returns the running swaps.
+    /// Returns the numbers of the swaps that are not completed yet.
     #[must_use]
     pub fn swaps(&self) -> Vec<u64> {
         self.swaps.keys().copied().collect()

@@ -154,7 +154,7 @@ impl ReferencePool {
         self.registered_content(block).is_some()
     }
 
-    /// Returns the content of a block, computed or not.
+    /// Returns the content of a block, whether it is computed or not.
     #[must_use]
     pub fn registered_content(&self, block: usize) -> Option<&Content> {
         self.blocks.get(block)?.content.as_ref()
@@ -166,7 +166,7 @@ impl ReferencePool {
         self.blocks.get(block).map_or((0, 0), |block| (block.references, block.fences))
     }
 
-    /// Returns whether a lookup may return a block.
+    /// Returns whether the content of a block is computed, so that a lookup may return the block.
     #[must_use]
     pub fn is_computed(&self, block: usize) -> bool {
         self.content_of(block).is_some()
@@ -521,7 +521,7 @@ impl ReferencePool {
         Some(shared)
     }
 
-    /// Removes blocks from the index.
+    /// Removes the contents of blocks from the index.
     pub fn drop_cached(&mut self, blocks: &[usize]) {
         for &b in blocks {
             self.unregister(b);
@@ -648,7 +648,7 @@ impl ReferencePool {
         victims
     }
 
-    /// Returns whether no block has a reference.
+    /// Returns whether the pool is idle: no block has a reference.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.blocks.iter().all(|block| block.references == 0)

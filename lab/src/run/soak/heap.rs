@@ -17,7 +17,7 @@ pub struct Heap {
     pub start: i64,
     /// Average number of bytes in use in the last quarter.
     pub end: i64,
-    /// The growth that is allowed, in bytes.
+    /// The maximum growth of the heap that counts as no leak, in bytes.
     pub bound: i64,
     /// Resident bytes at the end, or `None` if the system does not report them.
     pub resident: Option<u64>,
@@ -36,7 +36,7 @@ impl Heap {
         Self { judged, start, end, bound: BOUND, resident: resident() }
     }
 
-    /// Returns whether memory has grown.
+    /// Returns whether the use of heap memory has grown by more than is allowed.
     #[must_use]
     pub const fn has_grown(&self) -> bool {
         self.judged && self.end - self.start > self.bound

@@ -17,7 +17,7 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds")
 }
 
-/// Percentiles of times, in nanoseconds.
+/// Percentiles of the times of calls, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Times {
     /// Number of calls.
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// Measures the times of calls, as histograms.
+/// Measures the times of calls, and stores them as histograms.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// For each call, the times of accepted and of refused calls.

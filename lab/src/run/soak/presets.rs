@@ -7,7 +7,7 @@ use kvpool::{DuplicatePolicy, EvictionPolicy};
 
 use crate::world::manager::{Scale, Setting};
 
-/// The settings that differ between configurations.
+/// The settings that differ between the configurations of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
     /// The eviction policy. Its name is also the name of the configuration.
@@ -72,13 +72,13 @@ pub const PRESETS: &[Preset] = &[
 ];
 
 impl Preset {
-    /// Returns the name of the configuration.
+    /// Returns the name of the configuration, which is the name of its policy.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.policy.name()
     }
 
-    /// Returns a short description of the settings.
+    /// Returns a short description of the configuration's settings.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut words = vec![format!("verify {}", self.verify.name()), self.duplicates.name().to_owned()];

@@ -1,4 +1,4 @@
-//! The calls of a manager.
+//! The table of the calls of a manager that a journal records.
 
 use kvpool::groups::Groups;
 use kvpool::hash::{HashCursor, MultimodalItem};
@@ -27,7 +27,7 @@ use crate::{
 type Answer<T> = Result<T, ManagerError>;
 
 calls! {
-    /// A call of a [`CacheManager`].
+    /// A recorded call of a [`CacheManager`].
     pub enum ManagerCall of CacheManager;
     /// The calls of a [`CacheManager`]. Each method runs the call and, if there is a journal, records
     /// it. Two kinds of calls are methods of `Journaled<CacheManager>` instead: those that take
@@ -100,12 +100,12 @@ calls! {
             let mut plan = memory.plan(manager, plan)?;
             manager.commit_step(&mut plan)
         }));
-    /// Also records [`CacheManager::end_of_life`], with [`kvpool::RetentionRange::end_of_life`] as
-    /// argument.
+    /// This call also records [`CacheManager::end_of_life`], with
+    /// [`kvpool::RetentionRange::end_of_life`] as argument.
     Retain retain(request: Request, ranges: Ranges) -> Answer<HintReport>, "{request}, {ranges}";
     SetTenant set_tenant(request: Request, tenant: Tenant) -> Answer<()>, "{request}, tenant {tenant}";
-    /// Also records [`CacheManager::end_of_life_of`], with [`kvpool::RetentionRange::end_of_life`] as
-    /// argument.
+    /// This call also records [`CacheManager::end_of_life_of`], with
+    /// [`kvpool::RetentionRange::end_of_life`] as argument.
     RetainPrefix retain_prefix(prompt: Prompt, ranges: Ranges) -> Answer<HintReport>, "{prompt}; {ranges}";
     AdvanceTime advance_time(now: Seconds) -> Answer<usize>, "to {now} s";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
@@ -125,7 +125,7 @@ calls! {
     /// selects, use `drop_cached`.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
-    /// Forks each parent request into the child request at the same position.
+    /// Forks each parent request into the child request at the same position of the second list.
     ForkBatch fork_batch(forks: Forks) -> Answer<()>, "{forks}",
         |manager| manager.fork_batch(forks.0, forks.1);
     ExtendEncoder extend_encoder(request: Request, tokens: Length) -> Answer<Vec<TableChange>>,

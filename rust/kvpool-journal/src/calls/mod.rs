@@ -58,7 +58,7 @@ pub trait Argument<S: Recordable> {
     /// The form of the argument that a replay owns and lends to the called method.
     type Own;
 
-    /// Makes the record of an argument.
+    /// Makes the record of an argument that a call got.
     fn record(live: Self::Live<'_>, to: &mut Recorder<'_, S>) -> Self::Record;
 
     /// Makes an argument from its record.
@@ -70,7 +70,7 @@ pub trait Argument<S: Recordable> {
     /// Converts the argument to the borrowed form, and calls `call` with it.
     fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
 
-    /// Returns the argument as readable text.
+    /// Returns the recorded argument as readable text.
     fn words(record: &Self::Record) -> String;
 
     /// Returns the record as a [`Slot`], so that code can match on the kind of the argument.
@@ -82,7 +82,7 @@ pub trait Slots: Clone {
     /// Names of the methods of all calls, in the order of the table.
     const NAMES: &'static [&'static str];
 
-    /// Returns the arguments, in order.
+    /// Returns the arguments of the call, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
 
     /// Returns the call at this position in the table, or `None` after the last call. Its arguments are

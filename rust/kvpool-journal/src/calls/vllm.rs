@@ -22,7 +22,7 @@ use crate::{Check, JournalConfig, JournalHeader, Outcome};
 type Answer<T> = Result<T, VllmError>;
 
 calls! {
-    /// A call of vLLM's [`Pool`].
+    /// A recorded call of vLLM's [`Pool`].
     pub enum VllmCall of Pool;
     /// The calls of vLLM's [`Pool`]. Each method runs the call and, if there is a journal, records it.
     /// Calls whose arguments are lists or closures are methods of `Journaled<Pool>` instead.

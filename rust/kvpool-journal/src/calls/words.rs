@@ -14,14 +14,14 @@ use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_vllm::Key;
 
-/// Number of items of a list that are displayed.
+/// Number of items of a list that the text contains. Later items are left out.
 const SHOWN: usize = 8;
 
 /// An operation that can be displayed as text.
 pub trait Words {
-    /// Returns the name of the called method.
+    /// Returns the name of the method that was called.
     fn call(&self) -> &'static str;
-    /// Returns the arguments as text, which may be empty.
+    /// Returns the arguments of the call as text, which may be empty.
     fn words(&self) -> String;
 }
 

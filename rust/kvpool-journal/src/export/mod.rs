@@ -100,7 +100,7 @@ fn over(
     }
 }
 
-/// Replays the journal, and writes each operation with `call`.
+/// Replays the journal, and calls the function `call` for each operation, which writes it.
 fn write<S: Subject>(
     reader: &JournalReader<'_>,
     mut source: Source<'_>,

@@ -23,13 +23,13 @@ pub(super) struct Source<'a> {
     language: Language,
     kind: Kind,
     num_blocks: usize,
-    /// Whether the manager has KV-cache groups.
+    /// Whether the manager of the journal has KV-cache groups.
     grouped: bool,
     /// The expression that creates the pool. A Rust test contains it at the end of the file.
     made: String,
     pub(super) arguments: Arguments,
     out: &'a mut dyn Write,
-    /// The number of operations written so far.
+    /// The number of operations of the journal that were written so far.
     operations: u64,
     /// The number of functions into which the Rust test is divided.
     parts: u64,

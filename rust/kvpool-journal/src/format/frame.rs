@@ -19,7 +19,7 @@ pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 /// without support for groups refuse the journal. The groups follow the header.
 pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
-/// One entry of a journal.
+/// One entry of a journal, which is an operation or a digest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Entry<O> {
     /// An operation, and the check of its answer.
@@ -28,14 +28,16 @@ pub enum Entry<O> {
     Digest(u64),
 }
 
-/// Number of bytes of a frame before its payload.
+/// Number of bytes of a frame before its payload: the length and the checksum.
 pub(super) const HEAD: usize = 12;
-/// Number of bytes of a frame before its records.
+/// Number of bytes of a frame before its records: those before the payload, and those of the payload
+/// before its records.
 pub(crate) const PREFIX: usize = HEAD + RECORDS;
-/// Number of bytes of a payload before its records.
+/// Number of bytes of a payload before its records: the number of its first operation, and its number
+/// of operations.
 pub(super) const RECORDS: usize = 12;
 
-/// Appends the bytes that postcard encodes to a list.
+/// A destination for postcard's encoder, which appends the bytes to a list.
 struct Push<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Push<'_> {

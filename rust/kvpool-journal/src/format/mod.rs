@@ -131,9 +131,9 @@ pub struct Journal {
     payload: Vec<u8>,
     /// Number of the first operation in the frame that is being filled.
     first: u64,
-    /// Number of recorded operations.
+    /// Number of operations that were recorded so far.
     operations: u64,
-    /// Number of operations since the last digest.
+    /// Number of operations since the last digest of the state.
     since_digest: u32,
     /// The key of the last block of each recorded chain, oldest first. `known` maps this key to the
     /// number of blocks in the chain.
@@ -238,7 +238,7 @@ impl Journal {
         self.config
     }
 
-    /// Number of recorded operations.
+    /// Returns the number of operations that were recorded so far.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
@@ -251,7 +251,7 @@ impl Journal {
         self.sink.bytes()
     }
 
-    /// Returns the reason if the journal has stopped recording.
+    /// Returns the reason why the journal has stopped recording, or `None` if it has not stopped.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.sink.error()
@@ -353,7 +353,7 @@ impl Journal {
         self.rows == slots
     }
 
-    /// Counts one operation. Returns whether a digest is due.
+    /// Counts one recorded operation. Returns whether a digest of the state is due.
     #[inline]
     fn count(&mut self) -> bool {
         self.operations += 1;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::settings::RequestIdRecord;
 use crate::{ChainRecord, Filled, Ids};
 
-/// The id of a request.
+/// The record of a request's id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdRecord(#[serde(with = "RequestIdRecord")] pub RequestId);
 
@@ -78,7 +78,7 @@ pub struct TurnRecord {
     /// Number of tokens.
     pub tokens: usize,
     pub lookahead: usize,
-    /// The blocks that became full by this append.
+    /// The blocks that became full by the appended tokens.
     pub filled: Filled,
 }
 
@@ -174,7 +174,7 @@ impl UntilRecord {
     }
 }
 
-/// Which tokens of a batch's requests have computed KV.
+/// Which tokens of the requests of a batch have computed KV.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -206,7 +206,7 @@ impl ComputedRecord {
     }
 }
 
-/// Which tokens of a batch's requests need blocks.
+/// For which tokens the requests of a batch need blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Covered`")]
 pub enum CoveredRecord {
@@ -274,7 +274,7 @@ impl LoadedRecord {
 /// valid in a run with different slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
-    /// The slot of an existing request.
+    /// The slot of a request that exists.
     Slot(u32),
     /// The id of a request.
     Id(#[serde(with = "RequestIdRecord")] RequestId),
@@ -285,7 +285,7 @@ pub enum Name {
 pub enum Rows {
     /// The requests are the same as in the batch that was recorded before.
     Same,
-    /// Slots of the requests.
+    /// The requests, by their slots.
     Slots(Vec<u32>),
     /// Ids of the requests. Used if a request does not exist or occurs twice, and in records that must
     /// also be valid in a run with different slots.
@@ -303,7 +303,7 @@ pub struct RetentionRecord {
     demote_then: bool,
 }
 
-/// How a request ended.
+/// The record of a signal, which states how a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalRecord {
     /// How the generation ended. 1: end of turn, 2: tool calls, 3: a limit, 4: aborted; 0 and other

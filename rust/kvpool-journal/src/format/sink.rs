@@ -8,7 +8,7 @@ use super::writer::{Background, Flush};
 pub(crate) enum Sink {
     /// A ring in memory, with the header and the latest frames.
     Ring { header: Vec<u8>, frames: VecDeque<Vec<u8>>, bytes: usize, capacity: usize },
-    /// A file, or another writer.
+    /// A thread that writes to a file or to another writer.
     Writer(Background),
 }
 
@@ -29,7 +29,7 @@ impl Sink {
         }
     }
 
-    /// Writes a frame of records, and empties the buffer.
+    /// Writes a frame of records, and empties the caller's buffer.
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
@@ -58,7 +58,7 @@ impl Sink {
         }
     }
 
-    /// Starts to write all frames that are waiting.
+    /// Starts to write all frames that wait in the queue.
     pub(crate) fn flush(&mut self) -> Flush {
         match self {
             Self::Ring { .. } => Flush::DONE,
@@ -66,7 +66,7 @@ impl Sink {
         }
     }
 
-    /// Makes the journal wait for a slow writer instead of stopping.
+    /// Makes the journal wait for a slow writer. By default it stops instead.
     pub(crate) const fn wait(&mut self) {
         if let Self::Writer(writer) = self {
             writer.waits = true;

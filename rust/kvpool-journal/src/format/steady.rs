@@ -18,7 +18,7 @@ use crate::Keys;
 /// of an append ends with this list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
-    /// The first eight bytes of the blocks' digests.
+    /// The first eight bytes of each block's digest.
     pub keys: Keys,
     /// The first eight bytes of the blocks' fingerprints, if hits are verified.
     pub fingerprints: Keys,

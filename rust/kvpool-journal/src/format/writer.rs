@@ -61,14 +61,14 @@ impl Flush {
 
 struct Thread {
     frames: Sender<Message>,
-    /// Receives empty buffers with the memory of written frames.
+    /// The channel that returns the memory of written frames, as empty buffers.
     spares: Receiver<Vec<u8>>,
     handle: JoinHandle<()>,
 }
 
 /// A writer that runs on a separate thread.
 pub(crate) struct Background {
-    /// Id of the process to which the thread belongs.
+    /// Id of the process in which the thread runs.
     process: u32,
     progress: Arc<Progress>,
     /// The thread. `None` only while this value is being dropped.

@@ -1,4 +1,5 @@
-//! Tests shrinking and exporting journals.
+//! Tests that shrinking a journal leaves only the operations that a failure needs, and exports the
+//! result.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};

@@ -36,7 +36,7 @@ fn fixed_bytes(policy: EvictionPolicy) -> usize {
     if policy.name() == "hazard" { 340_000 } else { 4096 }
 }
 
-/// The key of a sampled block in a lookup.
+/// A sampled block of a lookup, given by its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     pub(super) key: u64,

@@ -78,7 +78,7 @@ impl DistanceHistogram {
         self.weights.fill(0.0);
     }
 
-    /// Returns the size of the heap memory in bytes.
+    /// Returns the size of the histogram's heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         8 * self.weights.capacity()

@@ -32,9 +32,9 @@ use super::keys::KeyTable;
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// 2^64, the number of different hashes.
+/// The number of different hashes, 2^64.
 const FULL: f64 = 18_446_744_073_709_551_616.0;
-/// The minimum number of positions of an [`Order`].
+/// The minimum number of positions that an [`Order`] has.
 const LEAST_PLACES: usize = 64;
 
 /// How a [`SampledStack`] limits the number of keys that it follows.
@@ -51,7 +51,7 @@ const LEAST_PLACES: usize = 64;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// No limit. Memory grows with the number of keys.
+    /// No limit: the memory grows with the number of keys.
     None,
     /// At most this number of keys. If there are more, the keys with the largest hashes are dropped
     /// permanently, which lowers the sampling rate.
@@ -283,7 +283,7 @@ impl SampledStack {
         self.largest.retain(|&(hash, _)| hash <= self.last);
     }
 
-    /// Removes all keys. The rate does not change.
+    /// Removes all keys from the stack. The sampling rate does not change.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.order.clear();
@@ -296,7 +296,7 @@ impl SampledStack {
         (0..self.order.next()).filter_map(|place| self.order.at(place)).map(|number| self.keys.key(number))
     }
 
-    /// Returns the size of the heap memory in bytes.
+    /// Returns the size of the stack's heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let largest = size_of::<(u64, u32)>() * self.largest.capacity();
@@ -316,7 +316,7 @@ struct Order {
     numbers: Vec<u32>,
     counts: Fenwick,
     room: usize,
-    /// All positions before this one are empty.
+    /// All positions before this one are known to be empty.
     first: usize,
 }
 
@@ -361,7 +361,7 @@ impl Order {
         place
     }
 
-    /// Empties a position. Returns whether it was occupied.
+    /// Empties a position. Returns whether a key had this position.
     fn remove(&mut self, place: u32) -> bool {
         let Some(number) = self.numbers.get_mut(place as usize).filter(|number| **number != 0) else {
             return false;

@@ -16,9 +16,9 @@ const LARGEST: u64 = 1 << 35;
 #[derive(Debug)]
 pub(super) struct Tally {
     references: f64,
-    /// The number of references that hit in the pool.
+    /// The number of references that were hits in the pool itself.
     hits: f64,
-    /// The number of references to sampled blocks.
+    /// The number of references to blocks that are in the sample.
     sampled: f64,
     /// The number of references that the sampled references represent: `sampled` divided by the
     /// sampling rate.

@@ -93,7 +93,7 @@ pub(super) struct Contexts {
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,
-    /// The number that is reused next if all numbers are in use.
+    /// The number of the oldest first block, which a new one gets if all numbers are in use.
     next: usize,
 }
 

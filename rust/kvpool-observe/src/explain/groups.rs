@@ -55,7 +55,7 @@ impl Explainer {
         reach
     }
 
-    /// Returns the status in the record of the group's block at a position.
+    /// Returns the status that the record contains for the group's block at a position.
     fn status_in(&self, asked: &AdmissionContext<'_>, group: Group<'_>, block: usize) -> Option<Status> {
         let unit = group.groups.naming_unit(group.number, Blocks(block))?;
         let hash = asked.request.cursor.chain().hashes().get(unit.0)?;

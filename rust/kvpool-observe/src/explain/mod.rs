@@ -55,7 +55,8 @@ use record::{Before, Record, Status};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The manager was made without an explain configuration.
+    /// The manager was created without
+    /// [`ManagerWatchConfig::explain`](crate::ManagerWatchConfig::explain).
     #[error("this manager explains no misses: give it an explain configuration")]
     NotExplaining,
     /// Neither an active request nor one of the last released requests has this id.
@@ -84,7 +85,7 @@ struct AdmissionContext<'a> {
     principal: u64,
 }
 
-/// Everything that is remembered to explain misses.
+/// Everything that the explainer remembers to explain misses.
 #[derive(Debug)]
 pub(crate) struct Explainer {
     record: Record,
@@ -95,7 +96,7 @@ pub(crate) struct Explainer {
     max_operations: usize,
     /// The explanations of active requests, indexed by the slot of the request.
     explanations: Vec<Option<Box<Explanation>>>,
-    /// The explanations of the last released requests.
+    /// The explanations of the requests that were released last.
     past: VecDeque<Box<Explanation>>,
     max_past: usize,
     policy: &'static str,

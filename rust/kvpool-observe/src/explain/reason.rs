@@ -26,7 +26,7 @@ pub enum Requester {
     Request(RequestId),
     /// A request with another tenant, salt or user. Its id is not disclosed.
     Another,
-    /// The explainer does not remember the request.
+    /// The explainer does not remember which request it was.
     Unknown,
 }
 
@@ -47,54 +47,54 @@ pub enum MissReason {
     },
     /// The block was cached, and was evicted to make room for another request.
     Evicted {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
         /// The policy that chose the block. `priority` if the block was pinned, or if its priority was
         /// not normal.
         policy: &'static str,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
         /// The policy's estimate of the block's further use, if the policy makes one.
         outlook: Option<Outlook>,
     },
     /// The block was cached until its time to live ended, and was evicted without being used again.
     Expired {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
     },
     /// The block was cached, but marked as not to be used again (an end of life, `no_cache`), and was
     /// evicted.
     EndOfLife {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
     },
     /// The block was cached, and was evicted because its tenant was above its ceiling.
     TenantCeiling {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
     },
     /// The block was cached, and the caller dropped it by its block id.
     DroppedById {
-        /// The time of the drop.
+        /// The time at which the caller dropped the block.
         when: When,
     },
     /// The block was cached until the pool was reset.
     Reset {
-        /// The time of the reset.
+        /// The time at which the pool was reset.
         when: When,
     },
-    /// These tokens were seen in another epoch.
+    /// An earlier prompt had these tokens in another epoch (another version of the weights).
     OtherEpoch {
         /// The epoch.
         epoch: u64,
     },
-    /// These tokens were seen under another salt.
+    /// An earlier prompt had these tokens under another salt.
     OtherSalt,
     /// These tokens were seen under another adapter, or without an adapter.
     OtherAdapter,
@@ -103,7 +103,7 @@ pub enum MissReason {
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
-        /// The request that computes the content.
+        /// The running request that computes the content.
         by: Requester,
     },
     /// The block was requested before, but never became available to other requests: its request
@@ -186,7 +186,7 @@ impl MissReason {
         }
     }
 
-    /// The name of the reason, as shown to users.
+    /// Returns the name of the reason, as users see it in explanations and metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.index()]
@@ -220,7 +220,7 @@ impl MissReason {
         }
     }
 
-    /// The first token that differs, for [`Self::Diverged`].
+    /// Returns the position of the first token that differs, for [`Self::Diverged`].
     #[must_use]
     pub const fn token(&self) -> Option<usize> {
         if let Self::Diverged { token } = self { Some(*token) } else { None }
@@ -232,13 +232,13 @@ impl MissReason {
         if let Self::OtherEpoch { epoch } = self { Some(*epoch) } else { None }
     }
 
-    /// The KV-cache group that limited the hit, for [`Self::Unserved`].
+    /// Returns the KV-cache group that limited the hit, for [`Self::Unserved`].
     #[must_use]
     pub const fn group(&self) -> Option<u16> {
         if let Self::Unserved { group } = self { *group } else { None }
     }
 
-    /// The policy that evicted the content, for [`Self::Evicted`].
+    /// Returns the name of the policy that evicted the content, for [`Self::Evicted`].
     #[must_use]
     pub const fn policy(&self) -> Option<&'static str> {
         if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
@@ -289,7 +289,7 @@ pub struct Explanation {
     pub admission: u64,
     /// Whether the request was resumed. Its tokens are then those that it had at the resumption.
     pub resumed: bool,
-    /// The number of tokens per block.
+    /// The number of tokens of each block.
     pub block_size: usize,
     /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
@@ -333,7 +333,7 @@ impl Explanation {
     /// [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
-    /// Adds the next missed block with its reason.
+    /// Adds the next missed block of the prompt, with its reason.
     pub(super) fn push(&mut self, reason: MissReason) {
         let block = self.spans.last().map_or(self.cached_tokens / self.block_size, |span| span.blocks.end);
         let end = ((block + 1) * self.block_size).min(self.prompt_tokens);

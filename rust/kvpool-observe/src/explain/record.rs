@@ -54,7 +54,7 @@ const NO_REQUEST: u32 = u32::MAX;
 pub(super) enum Before {
     /// No predecessor: the content is the first block of prompts.
     Start,
-    /// The previous content, by its key.
+    /// The content before it in the chain, given by its key.
     Key(u64),
 }
 
@@ -67,7 +67,7 @@ pub(super) enum Status {
     Gone(Cause, u64, u64),
     /// Computed, but not cached. With KV-cache groups, other groups may have cached a part of it.
     Written,
-    /// Requested, but never computed.
+    /// A prompt requested the content, but no request ever computed it.
     NotComputed,
     /// Requested, and not computed since. The content may have been computed before, because an earlier
     /// entry of it may have been removed.
@@ -99,7 +99,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Flag: the content has been cached.
+    /// Flag: the content has been cached at some time.
     const COMPUTED: u8 = 1;
     /// Flag: entries of contents that follow this one may have been removed.
     const DOUBT: u8 = 2;
@@ -145,7 +145,7 @@ pub(super) struct Record {
     lists: BlockLists,
 }
 
-/// Prints sizes only, because the tokens are users' prompts.
+/// Prints only the sizes of the record, because its tokens are users' prompts.
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.keys.len().saturating_sub(1);

@@ -106,7 +106,7 @@ impl PoolMetrics {
         EVICTION_CAUSES.into_iter().zip(self.evicted)
     }
 
-    /// The number of blocks that were evicted, for all causes.
+    /// Returns the number of blocks that were evicted for any cause.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted.iter().sum()
@@ -135,7 +135,7 @@ impl Seen {
 pub(crate) struct Meter {
     /// The latest time that the caller passed; NaN before the first.
     now: f64,
-    /// The times and hits of each block.
+    /// For each block, the times and the number of its hits.
     seen: Vec<Seen>,
     metrics: PoolMetrics,
 }
@@ -250,7 +250,7 @@ impl Meter {
         stored.saturating_sub(dropped + cleared + self.metrics.evicted())
     }
 
-    /// Returns the metrics. O(buckets and tenants).
+    /// Returns the metrics so far. O(buckets and tenants).
     pub(crate) fn metrics(&self) -> PoolMetrics {
         PoolMetrics { time: (!self.now.is_nan()).then_some(self.now), ..self.metrics.clone() }
     }

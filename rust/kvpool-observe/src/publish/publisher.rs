@@ -75,7 +75,7 @@ pub struct Group {
 pub struct SinkConfig {
     /// The form of the events that the sink gets.
     pub form: Form,
-    /// The number of batches that are kept for replays.
+    /// The number of the latest batches that the publisher keeps for replays.
     pub replay_batches: usize,
     /// The maximum size of these batches in bytes. The latest batch is always kept.
     pub replay_bytes: usize,
@@ -91,34 +91,34 @@ impl Default for SinkConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublisherError {
-    /// The list of groups is empty.
+    /// The list of KV-cache groups is empty.
     #[error("groups is empty: at least one KV-cache group")]
     NoGroups,
-    /// The block size of a group is 0 tokens.
+    /// The block size of a KV-cache group is 0 tokens.
     #[error("block_tokens of group {group} is 0: must be at least 1")]
     NoTokens {
         /// The group.
         group: usize,
     },
-    /// There are too many groups.
+    /// There are more KV-cache groups than are supported.
     #[error("groups are {groups}: at most {most}")]
     TooManyGroups {
-        /// The number of groups.
+        /// The number of groups that the caller passed.
         groups: usize,
         /// The maximum number of groups.
         most: usize,
     },
-    /// No sink has this number.
+    /// The publisher has no sink with this number.
     #[error("there is no sink {sink}: there are {sinks}")]
     UnknownSink {
         /// The sink number that the caller passed.
         sink: usize,
-        /// The number of sinks.
+        /// The number of sinks that the publisher has.
         sinks: usize,
     },
 }
 
-/// A batch for a sink.
+/// An encoded batch of events for one sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The sink.
@@ -200,7 +200,7 @@ pub struct Publisher {
     base: u64,
     contents: Contents,
     sinks: Vec<Sink>,
-    /// Encoded batches from other sources, which are sent with the next flush.
+    /// Encoded batches from other sources than the pools, which are sent with the next flush.
     foreign: Vec<Arc<[u8]>>,
 }
 
@@ -323,12 +323,12 @@ impl Publisher {
         self.contents.learned(&digest, group, parent.as_ref(), tokens, keys);
     }
 
-    /// Removes a content from a tier.
+    /// Removes a content from a tier of the worker.
     pub fn removed(&mut self, tier: u8, group: u16, digest: Digest) {
         self.contents.removed(tier, &digest, group);
     }
 
-    /// Removes all contents from a tier.
+    /// Removes all contents from a tier of the worker.
     pub fn cleared(&mut self, tier: u8) {
         self.contents.cleared(tier);
     }

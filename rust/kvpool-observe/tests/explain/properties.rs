@@ -86,7 +86,7 @@ struct World {
     model: Model,
     requests: Vec<Request>,
     retention: bool,
-    /// True if the record is large enough to remember everything.
+    /// Whether the record of the explainer is large enough to remember everything.
     remembers: bool,
     next: usize,
     now: f64,

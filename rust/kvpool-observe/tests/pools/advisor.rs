@@ -252,7 +252,7 @@ fn a_resize_is_followed() {
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
-    // A refused resize changes nothing.
+    // The pool refuses the resize, and its advice does not change.
     assert!(pool.resize(3).is_err());
     assert_eq!(pool.advice().unwrap(), advice);
     // If the pool grows and the sampling rate is unchanged, the simulated caches keep their size, but
@@ -283,7 +283,7 @@ fn more_tenants_than_places() {
     // Without the other tenants, this tenant would have no hits, because it requests the content for
     // the first time.
     assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
-    // Without slots, no tenant is counted separately.
+    // With `max_tenants: 0`, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };
     let mut pool = BlockPool::new(PoolConfig { block_size: 1, ..PoolConfig::default() })
         .unwrap()

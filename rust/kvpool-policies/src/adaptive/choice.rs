@@ -96,10 +96,11 @@ impl Default for Choice {
 impl Choice {
     /// Number of chunks in as many references as the pool has blocks.
     pub const CHUNKS: i64 = 64;
-    /// Largest number of references, and of hits, that one chunk counts.
+    /// Largest number of references, and largest number of hits, that one chunk can have. Higher
+    /// numbers are reduced to it.
     const MOST: u64 = 1 << 32;
 
-    /// The active mode, as an index into [`Mode::ALL`].
+    /// Returns the active mode, as an index into [`Mode::ALL`].
     #[must_use]
     pub const fn mode(&self) -> usize {
         self.mode

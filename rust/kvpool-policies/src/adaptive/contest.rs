@@ -22,7 +22,7 @@ use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// At least one key in this number is sampled.
+/// At least one key in this number is in the sample of the shadows.
 const RATE: usize = 8;
 /// Smallest number of entries of a shadow. A pool with fewer blocks has one entry per block.
 const ENTRIES: usize = 1024;
@@ -42,7 +42,7 @@ pub(super) struct Contest {
     depth: u32,
     /// Whether a released block that is not sampled began a new chain after the last sampled block.
     begins: bool,
-    /// Number of references in the current chunk.
+    /// Number of references that were counted so far in the current chunk.
     references: usize,
     hits: [u64; MODES],
     choice: Choice,

@@ -18,7 +18,7 @@
 //!   is privileged. In a loop larger than the cache, no block is ever hit, so some blocks must be kept
 //!   without a hit.
 
-/// The number of classes of blocks by their uses.
+/// The number of classes into which blocks are divided by their number of uses.
 const CLASSES: usize = 8;
 pub(super) const LISTS: usize = 2 * CLASSES;
 /// The amount that one admitted block adds to the clock. A release of any number of blocks adds 1.
@@ -50,7 +50,7 @@ impl Mode {
         Self { used_again, doubling, proven }
     }
 
-    /// All modes. The first is LRU.
+    /// All modes of the policy. The first one orders blocks as LRU does.
     pub const ALL: [Self; 6] = [
         Self::of(0, 0, 0),
         Self::of(1, 0, 0),
@@ -72,7 +72,7 @@ impl Mode {
     }
 }
 
-/// How often the content of a block was used.
+/// How often the content of a block was used, and whether the block is proven.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Uses {
     pub(super) count: u8,
@@ -80,7 +80,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Returns the number of the list for blocks with these uses.
+    /// Returns the number of the list that contains the blocks with these uses.
     pub(super) fn list(self) -> usize {
         let class = self.count.max(1).ilog2() as usize;
         if self.proven { CLASSES + class } else { class }

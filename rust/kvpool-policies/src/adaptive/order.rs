@@ -167,7 +167,7 @@ impl Order {
         self.lists.grow(num_blocks) // blocks that the other arrays lack are never put on a list
     }
 
-    /// Grows to the blocks `1..num_blocks`, after [`Self::reserve`].
+    /// Grows the order to the blocks `1..num_blocks`, after [`Self::reserve`].
     pub(super) fn resize(&mut self, num_blocks: usize) {
         let num_blocks = num_blocks.max(self.stamps.len());
         self.stamps.resize(num_blocks, 0);

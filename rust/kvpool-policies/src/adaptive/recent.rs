@@ -18,7 +18,7 @@ use kvpool::{InvariantViolation, PoolError};
 
 /// Number of evictions that are remembered for each block of the cache.
 pub(super) const REMEMBERED: usize = 2;
-/// Largest number of evictions that are remembered.
+/// Largest number of evictions that this type can remember.
 const MOST: usize = 1 << 31;
 
 #[derive(Clone, Debug)]

@@ -52,7 +52,6 @@ impl<P: Policy + Clone> Chained<P> {
         self.closed.nodes.get(block.index()).filter(|_| !block.is_null()).map(|node| node.flags)
     }
 
-    /// Makes `block` idle, if it is in use.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
             self.closed.register_unknown(block, 0);

@@ -14,7 +14,7 @@ pub(super) const SECOND: u32 = 16;
 /// pool has.
 pub(super) const CAPACITY: u64 = 256;
 
-/// The start of each bin, in seconds.
+/// The age at which each bin (range of ages) starts, in seconds.
 const SECONDS: [u32; BINS] = [
     0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 16_384, 32_768, 65_536,
@@ -62,7 +62,8 @@ pub(super) fn bin(age: u32) -> usize {
     let seconds = age / SECOND;
     let octave = (32 - seconds.leading_zeros()).min(17) as usize;
     let first = usize::from(FIRST[octave]);
-    // An octave has at most two bins.
+    // Choose between the first and the second bin of the octave, because an octave has at most two
+    // bins.
     if first + 1 < BINS && age >= start(first + 1) { first + 1 } else { first }
 }
 

@@ -110,7 +110,7 @@ pub(super) fn describe(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "26 min or more",
         ]
     } else {
-        // These gaps are in capacities of admitted blocks.
+        // These ranges of gaps are in capacities (the pool's number of blocks) of admitted blocks.
         [
             "less than 0.4 capacities",
             "less than 1.5 capacities",
@@ -148,9 +148,9 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
 /// The smallest code of a signal (how a request ended). A block in use stores such a code in the place
 /// of its class, so codes are larger than all classes.
 const FIRST_SIGNAL: u16 = 1 << 15;
-/// The code that means: no signal was given.
+/// The code for a request that ended without a signal.
 pub(super) const NO_SIGNAL: u16 = FIRST_SIGNAL;
-/// The value that is neither a class nor a signal.
+/// A value that stands for no class and for no signal.
 pub(super) const NO_CLASS: u16 = u16::MAX;
 
 /// Returns the code of a signal, which is stored with a block in use.

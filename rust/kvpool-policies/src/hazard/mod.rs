@@ -102,7 +102,7 @@ struct CachedStep {
     bin: usize,
 }
 
-/// A value that matches no block.
+/// A pair of states that belongs to no block, so the first comparison fails.
 const NO_CACHED_STEP: CachedStep =
     CachedStep { before: State { class: class::NO_CLASS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
@@ -135,7 +135,7 @@ pub struct Hazard {
     /// The depth and the ghost of the last content for which a ghost was looked up. `None` if it had no
     /// ghost.
     found: Option<(u32, Ghost)>,
-    /// The states of the last block that was hit.
+    /// The states before and after the hit of the block that was hit last.
     hit: CachedStep,
     returned: CachedStep,
     released: u64,

@@ -80,7 +80,7 @@ pub(super) struct Worths {
 }
 
 impl Counts {
-    /// Whether all counts are 0.
+    /// Returns whether all counts of the class are 0.
     fn is_none(&self) -> bool {
         let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
         counts.fold(0, |all, count| all | count) == 0
@@ -134,7 +134,7 @@ impl Table {
         &mut self.counts[class]
     }
 
-    /// Iterates over the classes that may have counts.
+    /// Iterates over the classes that may have counts above 0.
     fn seen(&self) -> impl Iterator<Item = usize> + use<> {
         self.seen.into_iter().enumerate().flat_map(|(at, mut bits)| {
             std::iter::from_fn(move || {
@@ -379,7 +379,7 @@ mod tests {
         let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
-        // The comparison tolerates rounding errors.
+        // The factor 1/64 allows for rounding errors.
         assert!(first.windows(2).all(|two| two[0] + two[0] / 64 >= two[1]), "{first:?}");
     }
 

@@ -77,7 +77,7 @@ impl Tails {
         self.run = None;
     }
 
-    /// Records that one of these blocks was evicted.
+    /// Records that the victim was one of these blocks.
     #[inline]
     pub(super) const fn record_eviction(&mut self, run: Run) {
         self.change(run.class);

@@ -111,7 +111,7 @@ pub(super) struct Ranks<P> {
     pin_budget: usize,
     /// The number of blocks of each rank, including blocks in use.
     counts: [u32; NUM_RANKS],
-    /// The latest time that the caller passed.
+    /// The latest time that the caller passed, in seconds.
     pub(super) now: Option<f64>,
     expired: u64,
     /// The cause that is reported for the block that was removed last.

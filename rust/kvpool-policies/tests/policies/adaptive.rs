@@ -119,7 +119,7 @@ struct Model {
     all: i128,
     gains: [[i128; 6]; 2],
     squares: [[[i128; 6]; 6]; 2],
-    /// For each mode, whether it was ever active.
+    /// For each mode, whether the policy ever chose it.
     taken: [bool; 6],
 }
 

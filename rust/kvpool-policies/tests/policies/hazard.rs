@@ -15,7 +15,7 @@ use crate::id;
 struct Workload {
     seed: u64,
     blocks: u32,
-    /// Number of chains that are requested.
+    /// Number of chains (prompts) that the calls request.
     chains: u64,
     length: u32,
     /// Seconds between two requests. 0 means a clock that does not advance, and `None` means that the

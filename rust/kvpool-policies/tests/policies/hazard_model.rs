@@ -36,7 +36,7 @@ fn log(age: u32) -> u32 {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     stamp: u32,
-    /// The class at the last release.
+    /// The class of the block at its last release.
     class: u16,
     /// The part of a class that comes from the signal (output and finish) since the last use of the
     /// block.
@@ -70,12 +70,12 @@ pub(crate) struct Model {
     known: Vec<Known>,
     /// The idle blocks with their classes, oldest first.
     waiting: Vec<(u16, BlockId)>,
-    /// The ghosts, by bucket and slot.
+    /// The ghosts (records of evicted blocks), by bucket and slot.
     ghosts: Vec<Option<Ghost>>,
     seen: Seen,
     /// The number of times that the idle blocks were counted.
     samples: usize,
-    /// The counts at the last learning.
+    /// The counts as they were when worths were last learned.
     learned: Seen,
     /// The hazards of all classes together, as of the last learning.
     all: Option<[u64; 28]>,
@@ -203,7 +203,7 @@ impl Model {
         std::array::from_fn(|from| {
             let horizons = (from..28)
                 .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
-            // Of two equally good durations, the first one counts.
+            // If two durations are equally good, the first one counts.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
                     one

@@ -50,7 +50,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A block with content.
+/// A block that has a content.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     block: u32,

@@ -81,7 +81,7 @@ impl<'a> Keys<'a> {
         regular + self.pool.overlay.index.len()
     }
 
-    /// Whether no block is cached.
+    /// Returns whether no block is cached under any key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -93,7 +93,7 @@ impl<'a> Keys<'a> {
         self.pool.find(key)
     }
 
-    /// Returns the blocks cached under `key`, oldest first.
+    /// Returns the blocks cached under `key`, in the order in which they were cached.
     #[must_use]
     pub fn copies(&self, key: &Key) -> Vec<u32> {
         let regular = self.pool.regular_copies(key).into_iter().map(BlockId::get);
@@ -107,7 +107,7 @@ impl<'a> Keys<'a> {
         irregular || self.pool.was_shared_in_core(key)
     }
 
-    /// Whether the index lists `block` under `key`.
+    /// Returns whether the index lists `block` under `key`.
     #[must_use]
     pub fn leads_to(&self, key: &Key, block: u32) -> bool {
         let name = self.pool.core.name_of(BlockId::new(block));

@@ -58,11 +58,11 @@ use crate::pool::overlay::Overlay;
 /// A key that was removed from a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Id of the block.
+    /// Id of the block that had the key.
     pub block: u32,
     /// The key.
     pub key: Key,
-    /// Whether no other block is cached under the key.
+    /// Whether the block was the last one cached under the key.
     pub last_copy: bool,
 }
 
@@ -101,7 +101,7 @@ pub struct Pool {
     pub(crate) removals: u64,
     /// The groups in which a block can be hit only together with the previous block.
     pub(crate) chained: Vec<u32>,
-    /// Buffer for the blocks of the present call.
+    /// A buffer for the blocks of the present call, which saves an allocation.
     pub(crate) ids: Vec<BlockId>,
     pub(crate) batch: Vec<BlockHash>,
 }
