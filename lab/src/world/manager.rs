@@ -269,8 +269,8 @@ impl ManagerWorld {
         })
     }
 
-    /// Makes a call on the subject and on the model, and updates the records of the callers and the
-    /// engine. Does not run oracles.
+    /// Makes a call on the manager under test and on the model, and updates the records of the callers
+    /// and the engine. Does not run oracles.
     pub(crate) fn run(&mut self, call: &ManagerCall, step: Option<&StepPlan>) -> Result<Answer, Failure> {
         let until = self.until(call);
         let fenced = (until != Until::Now).then(|| memory::fenced(self.manager()));

@@ -20,9 +20,10 @@ use crate::draw::Weights;
 /// A subject of the laboratory. Besides the pool or manager, a world contains all data for drawing
 /// calls and for checking them.
 pub trait World: Sized {
-    /// The type of the subject on which a journal can be replayed.
+    /// The type of the pool or manager under test, on which a journal can also be replayed.
     type Subject: Subject<Call: Slots + Simpler>;
-    /// The settings of the subject, and the settings that determine which calls are drawn for it.
+    /// The settings of the pool or manager, and the settings that determine which calls are drawn for
+    /// it.
     type Setting: Clone + Debug;
     /// Data that the arguments of a call share while the call is drawn, such as the prompt.
     type Draft: Default;
@@ -44,16 +45,16 @@ pub trait World: Sized {
     /// the memory of that world.
     ///
     /// # Errors
-    /// The subject refuses the settings.
+    /// The pool or manager refuses the settings.
     fn new(setting: &Self::Setting, memory: Option<&Self::Memory>) -> Result<Self, Failure>;
 
     /// Returns the data that was drawn so far and that calls refer to.
     fn memory(&self) -> &Self::Memory;
 
-    /// Returns the header of a journal of the subject.
+    /// Returns the header of a journal of the pool or manager under test.
     ///
     /// # Errors
-    /// The settings are not valid for the subject.
+    /// The settings are not valid for it.
     fn header(setting: &Self::Setting) -> Result<JournalHeader, Failure>;
 
     /// Returns how often each call is drawn, relative to the others.
@@ -75,7 +76,8 @@ pub trait World: Sized {
     /// replaced the block ids, swap ids and epochs.
     fn fit(&mut self, _call: &mut Call<Self>) {}
 
-    /// Makes a call on the subject and on the model, compares the answers, and runs the oracles.
+    /// Makes a call on the pool or manager and on the model, compares the answers, and runs the
+    /// oracles.
     ///
     /// # Errors
     /// The first difference.
@@ -85,5 +87,5 @@ pub trait World: Sized {
     fn epoch(&self) -> u64;
 }
 
-/// The type of the calls of a world's subject.
+/// The type of the calls of a world's pool or manager.
 pub type Call<W> = <<W as World>::Subject as Subject>::Call;

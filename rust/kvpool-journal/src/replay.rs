@@ -141,12 +141,12 @@ pub(crate) fn steps<S: Subject>(
 /// Number of operations between two calls of the function `progress`.
 const PROGRESS: u64 = 4096;
 
-/// A callback that receives each operation after it ran, and the subject. If it returns an error, the
-/// replay ends.
+/// A callback that receives each operation after it ran, and the replayed pool or manager. If it
+/// returns an error, the replay ends.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
 /// A callback that runs after each operation. It receives the number of operations so far, and the
-/// subject.
+/// replayed pool or manager.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
 
 pub(crate) fn drive<S: Subject>(
@@ -158,7 +158,7 @@ pub(crate) fn drive<S: Subject>(
     drive_on(S::new(reader.header())?, reader, options, progress, each, None)
 }
 
-/// Like [`drive`], on a given subject whose state is that before the first operation.
+/// Like [`drive`], on a given pool or manager, which must be in its state before the first operation.
 pub(crate) fn drive_on<S: Subject>(
     mut subject: S,
     reader: &JournalReader<'_>,

@@ -18,7 +18,7 @@ use crate::subject::Subject;
 /// Summary of a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// The header, which contains the kind and the settings of the recorded subject.
+    /// The header, which contains the kind and the settings of the recorded pool or manager.
     pub header: JournalHeader,
     /// Number of bytes, including those of an incomplete last frame.
     pub bytes: usize,

@@ -115,7 +115,7 @@ pub struct FeedBatch {
 }
 
 impl FeedBatch {
-    /// Returns the tokens of a span of this batch.
+    /// Returns the tokens in a span (range of tokens) of this batch.
     #[must_use]
     pub fn tokens(&self, span: TokenSpan) -> &[u32] {
         let start = span.start as usize;
@@ -158,7 +158,8 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
-        // A span has 32-bit positions. If the batch has more tokens, treat these tokens as unknown.
+        // A token span has 32-bit positions. If the batch has more tokens, treat these tokens as
+        // unknown.
         let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {

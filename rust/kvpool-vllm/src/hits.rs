@@ -37,7 +37,8 @@ pub struct GroupFound {
 #[derive(Clone, Debug)]
 pub struct Hits {
     lookup: Lookup,
-    /// For each family, the indices of its groups in the list of groups.
+    /// For each family (groups that are looked up together), the indices of its groups in the list of
+    /// groups.
     members: Vec<Vec<usize>>,
     /// vLLM's number of each group, which is part of its blocks' keys.
     numbers: Vec<u32>,
@@ -121,15 +122,16 @@ struct Asked<'a, D> {
 }
 
 impl<D: Digests> Asked<'_, D> {
-    /// Returns the block that each group of a family has under the request's digest number `unit`.
-    /// `None` if any of the groups has no such block.
+    /// Returns, for each group of a family (groups that are looked up together), the block that it has
+    /// under the request's digest number `unit`. `None` if any of the groups has no such block.
     fn at(&self, family: usize, unit: usize) -> Result<Option<Vec<u32>>, D::Error> {
         let key = |&member: &usize| self.digests.key(unit, self.hits.numbers[member]);
         let keys = self.hits.members[family].iter().map(key).collect::<Result<Vec<_>, _>>()?;
         Ok(self.digests.look(|pool| pool.find_all(&keys)))
     }
 
-    /// Returns the blocks of the hit in each group. A group that is in no family has none.
+    /// Returns the blocks of the hit in each group. A group that is in no family (and so is not looked
+    /// up) has none.
     fn blocks(&self, found: &[Found]) -> Result<Vec<GroupFound>, D::Error> {
         let mut groups = vec![GroupFound::default(); self.hits.numbers.len()];
         for (family, found) in found.iter().enumerate() {

@@ -75,14 +75,16 @@ pub struct Retains {
     pub scheduler_block: usize,
     /// Whether draft heads have to recompute the end of a hit in any group.
     pub drops: bool,
-    /// Whether the vLLM version is 0.33 or later, which keeps more blocks at junctions.
+    /// Whether the vLLM version is 0.33 or later, which keeps more blocks at the position at which a
+    /// request diverged from an earlier one (junction).
     pub by_series_33: bool,
 }
 
 impl Retains {
     /// Returns the positions at which later hits are expected to end: the end of this prompt, and its
-    /// junction. If draft heads recompute the end of a hit, `before` also adds the position that is
-    /// this number of tokens before the junction.
+    /// junction (the position at which it diverged from an earlier prompt). If draft heads recompute
+    /// the end of a hit, `before` also adds the position that is this number of tokens before the
+    /// junction.
     pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
         let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
         if prompt.junction > 0 {

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 const UNIT: usize = 2;
 
-/// For each family, which units are cached and how many units a block has.
+/// For each family of groups: which units (tokens of one digest) are cached, and how many units a block
+/// has.
 #[derive(Clone, Debug, Default)]
 struct Units(Vec<Vec<bool>>, Vec<usize>);
 

@@ -80,7 +80,7 @@ fn zeros_at_the_end_of_a_key_count() {
 #[test]
 fn a_digest_differs_from_its_prefix_padded_with_zeros() {
     // The digests may come in any order of lengths. The core stores padded digests of one length, and
-    // the overlay those of other lengths.
+    // the pool's overlay stores those of other lengths.
     for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
         let keys: Vec<Key> = lengths.iter().map(|&len| Key::new(&[0; 32][..len], 0).unwrap()).collect();
         let mut pool = in_use(6);

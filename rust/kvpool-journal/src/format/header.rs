@@ -27,10 +27,10 @@ pub enum Kind {
     VllmPool,
 }
 
-/// The settings of the recorded subject and of the journal.
+/// The settings of the recorded pool or manager, and of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalHeader {
-    /// The kind of subject that was recorded.
+    /// Whether a pool, a manager or vLLM's pool was recorded.
     pub subject: Kind,
     /// Version of the crate that wrote the journal.
     pub crate_version: String,

@@ -168,7 +168,8 @@ impl<'a> JournalReader<'a> {
         Ok(Self { header, frames, first, operations, tail: walk.tail() })
     }
 
-    /// Returns the header, which contains the kind of the subject and its settings.
+    /// Returns the header, which states what was recorded (a pool, a manager or vLLM's pool), and its
+    /// settings.
     #[must_use]
     pub const fn header(&self) -> &JournalHeader {
         &self.header

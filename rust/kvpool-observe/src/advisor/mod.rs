@@ -141,8 +141,8 @@ impl Sample {
 }
 
 impl Advisor {
-    /// Makes an advisor for a pool of `usable` blocks of `units_per_block` hash units each, and
-    /// allocates all its memory.
+    /// Makes an advisor for a pool of `usable` blocks of `units_per_block` hash units (parts with a
+    /// digest) each, and allocates all its memory.
     pub(crate) fn new(
         config: &AdvisorConfig,
         usable: usize,
@@ -284,7 +284,8 @@ impl Advisor {
         self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
     }
 
-    /// Returns the index of a tenant's counts. `None` if no slot is free.
+    /// Returns the index of a tenant's counts. Returns `None` if the tenant has no counts, and the
+    /// advisor already counts the maximum number of tenants.
     fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
         if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
             return Some(at);

@@ -9,7 +9,7 @@ use kvpool::retention::TenantId;
 /// The setting `fine_bits` of the histograms, which determines their resolution. Distances are stored
 /// with an error of at most 3 %.
 const FINE_BITS: u32 = 6;
-/// The largest distance that the histograms store, in hash units.
+/// The largest distance that the histograms store, in hash units (usually blocks).
 const LARGEST: u64 = 1 << 35;
 
 /// Counts of references. All of them are halved periodically, so that old traffic loses weight.
@@ -103,7 +103,7 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    /// Allocates a slot for a tenant, with all its memory. Its LRU stack can contain as many blocks as
+    /// Allocates all memory for the counts of one tenant. Its LRU stack can contain as many blocks as
     /// the pool.
     pub(super) fn new(config: &AdvisorConfig, scale: Scale) -> Result<Self, PoolError> {
         let depth = Bound::Depth(config.max_sampled_blocks / DEEPEST);

@@ -94,7 +94,8 @@ pub(crate) struct Explainer {
     operations: VecDeque<Operation>,
     first_operation: u64,
     max_operations: usize,
-    /// The explanations of active requests, indexed by the slot of the request.
+    /// The explanations of active requests, indexed by the slot (a small number) that the manager has
+    /// given to the request.
     explanations: Vec<Option<Box<Explanation>>>,
     /// The explanations of the requests that were released last.
     past: VecDeque<Box<Explanation>>,
@@ -133,8 +134,8 @@ fn before(cursor: &HashCursor, position: usize) -> Before {
 }
 
 impl Explainer {
-    /// Makes an explainer with an empty record. `log` receives the changes of `pool`, whose blocks hold
-    /// `units_per_block` hash units each.
+    /// Makes an explainer that remembers nothing yet. `log` receives the changes of `pool`, whose
+    /// blocks hold `units_per_block` hash units each.
     pub(crate) fn new(
         config: &ExplainConfig,
         pool: &BlockPool,
@@ -160,7 +161,8 @@ impl Explainer {
         })
     }
 
-    /// Applies the logged changes. `slot` is the request whose operation caused them, if there is one.
+    /// Applies the logged changes. `slot` identifies the request whose operation caused them, if there
+    /// is one.
     pub(crate) fn take_in(&mut self, slot: Option<usize>, manager: &CacheManager) {
         let mut changes = std::mem::take(&mut self.changes);
         self.log.take(&mut changes);
@@ -225,8 +227,8 @@ impl Explainer {
         }
     }
 
-    /// Returns the reason for a missed block that has no entry in the record. `parent` is the entry of
-    /// the previous block.
+    /// Returns the reason for a missed block of which the explainer's record has no entry. `parent` is
+    /// the entry of the previous block.
     fn unknown(&self, cursor: &HashCursor, position: usize, parent: Option<u32>, hit: bool) -> MissReason {
         let block_size = cursor.hasher().block_size();
         let tokens = cursor.chain().block_tokens(position).unwrap_or_default();
@@ -293,8 +295,8 @@ impl Explainer {
             spans: Vec::new(),
             groups: manager.groups().map_or_else(Vec::new, |groups| self.reach(asked, groups)),
         };
-        // With several KV-cache groups: whether the full-attention groups have cached all hash units up
-        // to this one.
+        // With several KV-cache groups: whether the full-attention groups have cached all hash units
+        // (parts of the prompt with a digest) up to this one.
         let mut unserved = true;
         let mut parent = self.record.parent(before(cursor, hits));
         for (position, hash) in cursor.chain().hashes().iter().enumerate().skip(hits) {

@@ -124,7 +124,8 @@ pub enum MissReason {
     /// With several KV-cache groups: the block is cached in the full-attention groups (or, without such
     /// groups, was computed before), but not all groups can serve a hit that covers it.
     Unserved {
-        /// The group with the shortest reach. `None` if only the alignment of hits is the cause.
+        /// The KV-cache group whose longest possible hit is the shortest. `None` if only the alignment
+        /// of hits is the cause.
         group: Option<u16>,
     },
     /// In one KV-cache group: the tokens were computed before, but the group did not cache them. It
@@ -298,7 +299,8 @@ pub struct Explanation {
     /// The missed blocks, from the first one to the end of the prompt.
     pub spans: Vec<MissSpan>,
     /// For each KV-cache group, the longest hit that it could have served alone; empty with one group.
-    /// With several groups, the blocks of this explanation are hash units.
+    /// With several groups, the "blocks" of this explanation are hash units, the parts of a prompt that
+    /// have a digest.
     pub groups: Vec<GroupReach>,
 }
 
@@ -312,7 +314,8 @@ pub struct GroupReach {
     pub spec: GroupSpec,
     /// The length in tokens of the longest hit that the group could have served.
     pub reach_tokens: usize,
-    /// Whether the group limits the hit: no other group has a shorter reach.
+    /// Whether the group limits the hit: its longest possible hit is not longer than that of any other
+    /// group.
     pub limits: bool,
     /// Why the group cannot serve a longer hit; empty if no longer hit of this prompt is possible. The
     /// block positions are those of the group's block table. `tokens` are the tokens that the longer
@@ -329,8 +332,8 @@ pub struct GroupReach {
 }
 
 impl Explanation {
-    /// The maximum number of spans. If there are more, all later blocks form one additional span with
-    /// [`MissReason::Behind`].
+    /// The maximum number of spans (runs of blocks with one reason) of an explanation. If there are
+    /// more, all later blocks form one additional span with [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
     /// Adds the next missed block of the prompt, with its reason.

@@ -206,7 +206,8 @@ impl Record {
         }
     }
 
-    /// The slots of the requests that may be computing the content.
+    /// Returns the slots (small numbers that the manager assigns) of the requests that may be computing
+    /// the content.
     pub(super) fn owners(&self, number: u32) -> impl Iterator<Item = usize> {
         self.entry(number).owners.into_iter().filter(|&owner| owner != NO_REQUEST).map(|owner| owner as usize)
     }

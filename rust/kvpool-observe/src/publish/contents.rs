@@ -331,7 +331,8 @@ impl Contents {
             };
             let fastest = node.open.trailing_zeros();
             node.open = open;
-            // Children need an update only if the fastest tier in which the node is open has changed.
+            // Children need an update only if the fastest tier in which lookups can reach the node has
+            // changed.
             let mut child = if open.trailing_zeros() == fastest { NONE } else { node.first_child };
             self.mark(at);
             while let Some(node) = self.node(child) {

@@ -63,7 +63,7 @@ pub struct Group {
     pub chained: bool,
 }
 
-/// The settings of a sink.
+/// The settings of a sink (a destination of batches, such as a socket).
 ///
 /// ```
 /// use kvpool_observe::publish::SinkConfig;
@@ -73,7 +73,7 @@ pub struct Group {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkConfig {
-    /// The form of the events that the sink gets.
+    /// The form in which events are encoded for the sink.
     pub form: Form,
     /// The number of the latest batches that the publisher keeps for replays.
     pub replay_batches: usize,
@@ -145,7 +145,8 @@ pub struct Snapshot {
 enum State {
     /// The sink has received nothing, and needs a full report.
     Fresh,
-    /// The sink lost a batch, and needs a skipped number and a full report.
+    /// The sink lost a batch, and needs a full report whose number leaves out one number, so that
+    /// consumers notice the loss.
     Lost,
     Following,
 }
@@ -157,7 +158,7 @@ struct Sink {
     /// Whether the sink is paused. No batches are made for a paused sink.
     held: bool,
     next: u64,
-    /// The time at which the last batch was made for the sink.
+    /// The time at which the last batch was made for this sink, in seconds.
     sent_at: f64,
     kept: VecDeque<(u64, Arc<[u8]>)>,
     kept_bytes: usize,

@@ -31,7 +31,8 @@ use kvpool::parts::ensure;
 
 pub(super) const MODES: usize = Mode::ALL.len();
 const BITS: u32 = 8;
-/// The short and the long horizon, in chunks: 4 and 32 capacities of references.
+/// The short and the long horizon, in chunks of references. They are 4 and 32 times as many references
+/// as the pool has blocks.
 const SHORT: i64 = 4 * Choice::CHUNKS;
 const LONG: i64 = 32 * Choice::CHUNKS;
 

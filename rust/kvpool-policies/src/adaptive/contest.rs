@@ -22,21 +22,22 @@ use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// At least one key in this number is in the sample of the shadows.
+/// At least one key in this number is in the sample that the shadows (simulated caches) use.
 const RATE: usize = 8;
-/// Smallest number of entries of a shadow. A pool with fewer blocks has one entry per block.
+/// Smallest number of entries of a shadow (a simulated cache). A pool with fewer blocks has one entry
+/// per block.
 const ENTRIES: usize = 1024;
 
-/// The shadows of all modes. They are made by [`Self::grow`].
+/// The shadows (simulated caches) of all modes. They are made by [`Self::grow`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contest {
-    /// The shadow of each mode, in the order of [`Mode::ALL`].
+    /// The shadow (simulated cache) of each mode, in the order of [`Mode::ALL`].
     shadows: Vec<Shadow>,
     entries: usize,
     /// One key in this number is sampled. It is a power of 2, or 0 before the first call of
     /// [`Self::grow`].
     rate: usize,
-    /// The sampled blocks of the current release, which the shadows have not served yet.
+    /// The sampled blocks of the current release, which the simulated caches have not served yet.
     waiting: Vec<Sampled>,
     /// The depth of the last released block, even if it was not sampled.
     depth: u32,
@@ -71,7 +72,8 @@ impl Contest {
         }
     }
 
-    /// Lets all shadows serve the current release, and removes it.
+    /// Lets all shadows (simulated caches) serve the blocks of the current release, and empties the
+    /// list of these blocks.
     pub(super) fn end_release(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -103,7 +105,7 @@ impl Contest {
     }
 
     /// Returns, for a pool of `capacity` blocks, a number n such that one key in n is sampled, and the
-    /// number of entries of each shadow.
+    /// number of entries of each shadow (simulated cache).
     fn size_for(capacity: usize) -> (usize, usize) {
         let mut rate = RATE;
         while rate > 1 && capacity / rate < ENTRIES {
@@ -112,9 +114,10 @@ impl Contest {
         (rate, (capacity / rate).max(1))
     }
 
-    /// Adapts the shadows to a pool of `capacity` blocks. If memory is not sufficient, changes nothing.
-    /// If a smaller part of the keys is sampled from now on, as when a pool grows over 2,048, 4,096 or
-    /// 8,192 blocks, the shadows start empty. Until they are full, all modes have the same hits.
+    /// Adapts the shadows (simulated caches) to a pool of `capacity` blocks. If memory is not
+    /// sufficient, changes nothing. If a smaller part of the keys is sampled from now on, as when a
+    /// pool grows over 2,048, 4,096 or 8,192 blocks, the shadows start empty. Until they are full, all
+    /// modes have the same hits.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

@@ -41,7 +41,8 @@ pub struct Mode {
     /// The weight that a block gets in addition for each further doubling of its number of uses (each
     /// class above 1).
     pub doubling: u64,
-    /// The weight that a proven block of any class gets in addition.
+    /// The weight that a proven block (one that was hit since its admission, or released in a
+    /// privileged window) gets in addition.
     pub proven: u64,
 }
 
@@ -60,8 +61,8 @@ impl Mode {
         Self::of(0, 0, 4),
     ];
 
-    /// Returns, for each list, the bonus that is added to the stamps of its blocks, in a pool of
-    /// `capacity` blocks.
+    /// Returns, for each list, the bonus that is added to the stamps (times of release) of its blocks,
+    /// in a pool of `capacity` blocks.
     pub(super) fn bonuses(self, capacity: usize) -> [u64; LISTS] {
         std::array::from_fn(|list| {
             let class = (list % CLASSES) as u64;

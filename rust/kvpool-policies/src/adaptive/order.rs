@@ -30,7 +30,7 @@ pub(super) struct Order {
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,
-    /// The half-life of uses, in units of the clock. It depends on the capacity.
+    /// The half-life of uses, in units of the clock. It depends on the number of blocks of the pool.
     half_life: u64,
     window: u64,
     bonuses: [u64; LISTS],
@@ -127,7 +127,8 @@ impl Order {
         Some(begins)
     }
 
-    /// Removes and returns the block with the lowest sum of stamp and bonus.
+    /// Removes and returns the block with the lowest sum of stamp (time of release) and bonus of its
+    /// list.
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let fronts = (0..LISTS).filter_map(|list| {
             let front = self.lists.front(list)?;

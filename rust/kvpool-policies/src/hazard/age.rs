@@ -10,8 +10,8 @@
 
 pub(super) const BINS: usize = 28;
 pub(super) const SECOND: u32 = 16;
-/// Without the caller's clock: the number of ticks that pass while as many blocks are admitted as the
-/// pool has.
+/// Without the caller's clock: the number of ticks (units of age) that pass while as many blocks are
+/// admitted as the pool has.
 pub(super) const CAPACITY: u64 = 256;
 
 /// The age at which each bin (range of ages) starts, in seconds.
@@ -24,13 +24,13 @@ pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 
-/// Returns the length of a bin, in ticks. The last bin has no end. As its length, this function returns
-/// its start.
+/// Returns the length of a bin (range of ages), in ticks. The last bin has no end. As its length, this
+/// function returns its start.
 pub(super) const fn width(bin: usize) -> u32 {
     if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
 }
 
-/// The binary logarithm of the length of each bin. All lengths are powers of 2.
+/// The binary logarithm of the length of each bin (range of ages). All lengths are powers of 2.
 pub(super) const LOG_WIDTHS: [u8; BINS] = {
     let mut logs = [0; BINS];
     let mut bin = 0;
@@ -42,7 +42,8 @@ pub(super) const LOG_WIDTHS: [u8; BINS] = {
     logs
 };
 
-/// The first bin of each octave of seconds. The octaves are 0 to 1 s, 1 to 2 s, 2 to 4 s, and so on.
+/// The first bin (range of ages) of each octave of seconds. The octaves are 0 to 1 s, 1 to 2 s, 2 to 4
+/// s, and so on.
 const FIRST: [u8; 18] = {
     let mut first = [0; 18];
     let mut octave = 1;

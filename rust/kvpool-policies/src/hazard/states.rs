@@ -15,7 +15,7 @@ use kvpool::{BlockId, PoolError};
 /// The data that the policy stores for each block, apart from its links.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// The time of the last release, in ticks. For a block in use, the time of the last use.
+    /// The time of the block's last release, in ticks. For a block in use, the time of the last use.
     pub(super) stamp: u32,
     /// The class of an idle block. For a block in use, the code of the signal of the request that will
     /// release it.

@@ -17,8 +17,8 @@ const _: () = assert!(GROUPS <= 32, "one bit per group");
 
 const EMPTY: u64 = u64::MAX;
 
-/// The blocks at one end of a class that have the same stamp. After the first of them, the others are
-/// evicted without a comparison.
+/// The blocks at one end of a class that have the same stamp (time of last release). After the first of
+/// them, the others are evicted without a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) class: u16,
@@ -31,18 +31,19 @@ pub(super) struct Run {
 pub(super) struct Tails {
     ranks: Box<[[u64; GROUP]; GROUPS]>,
     lowest: [u64; GROUPS],
-    /// One bit per class, which is set if the class has a stored rank.
+    /// One bit per class, which is set if the rank of the class (that of its next victim) is stored.
     ranked: [u32; GROUPS],
     /// One bit per class. It is set if blocks of the class have changed, so that its rank may have
     /// changed.
     changed: [u32; GROUPS],
-    /// One bit per group, which is set if one of its classes has changed.
+    /// One bit per group of 32 classes, which is set if blocks of one of its classes have changed.
     groups: u32,
     /// The class that had the lowest rank at the last eviction.
     first: usize,
-    /// The lowest rank of all other classes, not counting those that have changed.
+    /// The lowest rank among all other classes whose blocks have not changed.
     second: u64,
-    /// The blocks to which the last victim belonged. `None` if anything but its eviction has changed.
+    /// The blocks with equal class, end and stamp to which the last victim belonged. `None` if anything
+    /// but its eviction has changed.
     run: Option<Run>,
 }
 

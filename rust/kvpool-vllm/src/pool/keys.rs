@@ -52,7 +52,7 @@ impl Pool {
         self.overlay.hashes.get(&block).map(|hash| hash.num_tokens)
     }
 
-    /// Returns the blocks that the core (not the overlay) lists under `key`.
+    /// Returns the blocks that the core itself lists under `key`, without those of the overlay.
     pub(crate) fn regular_copies(&self, key: &Key) -> Vec<BlockId> {
         match key.name(self.digest_len) {
             Some((hash, group)) => self.core.copies_named(Name { hash: &hash, group }),

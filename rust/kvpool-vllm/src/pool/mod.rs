@@ -89,7 +89,8 @@ pub struct Pool {
     /// For each block whose hash is in the core: the number of tokens that the hash covers, and whether
     /// its key ever had two blocks. `hashes` defines the bits.
     pub(crate) marks: Vec<u32>,
-    /// Number of blocks whose content is hidden in the core.
+    /// Number of blocks whose content is hidden in the core, which means that no lookup of the core
+    /// finds it.
     pub(crate) hidden: usize,
     pub(crate) overlay: Overlay,
     pub(crate) counts: Counts,
