@@ -261,8 +261,8 @@ fn evicts_the_least_recently_used_prefix(mut manager: impl Manager) {
         manager.commit(0, prompt.len());
         manager.release(0);
     }
-    // A new prompt uses the three free blocks and evicts the last block of `b`. The next one evicts the
-    // last two of `c`.
+    // A new prompt uses the three free blocks and evicts the last block of the prompt `b`. The next
+    // prompt evicts the last two blocks of `c`.
     assert_eq!(manager.admit(1, &d), Some(0));
     assert_eq!(manager.admit(2, &b), Some(2));
     manager.release(1);

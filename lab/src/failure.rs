@@ -38,7 +38,7 @@ impl From<kvpool::InvariantViolation> for Failure {
 /// Checks that both values are equal.
 ///
 /// # Errors
-/// A failure of this kind, with both values.
+/// A failure with the kind `kind` and both values, if they differ.
 pub fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result<(), Failure> {
     if found == expected {
         return Ok(());
@@ -49,7 +49,7 @@ pub fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result
 /// Checks that a condition, the argument `holds`, is true.
 ///
 /// # Errors
-/// A failure of this kind.
+/// A failure with the kind `kind`, if the condition is false.
 pub fn holds(kind: &str, holds: bool, what: impl FnOnce() -> String) -> Result<(), Failure> {
     if holds { Ok(()) } else { Err(Failure::new(kind, what())) }
 }

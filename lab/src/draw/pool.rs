@@ -34,8 +34,8 @@ const USUAL: &[(&str, u8)] = &[
     ("mark_accessed", 2),
 ];
 
-/// How often the calls are drawn after which a caller may hold a later part of a prefix without its
-/// start.
+/// How often the calls are drawn with which a caller can get into a special state: it holds a later
+/// part of a prefix, but not the start of this prefix.
 const BREAKING: &[(&str, u8)] = &[
     ("acquire", 0),
     ("release", 0),

@@ -32,7 +32,7 @@ pub enum Expected {
         /// Whether the pool may also refuse the call.
         may_refuse: bool,
     },
-    /// The call succeeds. Its value depends on hints, so the model does not know it.
+    /// The call succeeds. The value that it returns depends on hints, so the model does not know it.
     Done,
 }
 
@@ -468,8 +468,8 @@ impl Model {
         }
     }
 
-    /// Removes a block from a key. Returns whether no block has the key afterwards, or `None` if the
-    /// key did not lead to the block.
+    /// Removes a block from the blocks of a key. Returns whether no block has the key afterwards, or
+    /// `None` if the block did not have the key.
     fn remove_from_index(&mut self, key: &Key, block: u32) -> Option<bool> {
         let (_, entry) = self.entries.get_mut(key.as_bytes())?;
         let at = entry.copies.iter().position(|&copy| copy == block)?;

@@ -15,7 +15,8 @@ use crate::world::requests::{counted, id, named};
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     expected: ManagerStats,
-    /// Running swaps by number: whether the swap moves to the host, and its number of requests.
+    /// The swaps that are not completed, by number: whether the swap moves to the host, and its number
+    /// of requests.
     swaps: BTreeMap<u64, (bool, u64)>,
 }
 

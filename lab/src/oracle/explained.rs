@@ -56,8 +56,8 @@ impl Explained {
         }
     }
 
-    /// Records that the first external tokens of a request were loaded, even if the load failed, so
-    /// that the request cannot continue after them.
+    /// Records that the first external tokens of a request were loaded, even if the load failed and the
+    /// request therefore cannot continue.
     pub(crate) fn loaded(&mut self, manager: &CacheManager, number: i64, tokens: usize) {
         if let Ok(cursor) = manager.cursor(&id(number)) {
             let units = tokens / self.groups.unit();

@@ -398,8 +398,8 @@ impl Layers {
         Some(Load { tokens: upto, state })
     }
 
-    /// Records that a request has new tokens and, if given, has committed a number of them. Its tables
-    /// cover `slots` tokens.
+    /// Records that a request has new tokens and, if `computed` is given, has committed this number of
+    /// tokens. Its tables cover `slots` tokens.
     pub(crate) fn grown(
         &mut self,
         manager: &CacheManager,

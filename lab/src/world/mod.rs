@@ -17,8 +17,8 @@ use crate::Failure;
 use crate::bytes::Bytes;
 use crate::draw::Weights;
 
-/// A subject of the laboratory. Besides the pool or manager, a world contains all data for drawing
-/// calls and for checking them.
+/// A pool or manager that the laboratory tests, together with all data for drawing calls and for
+/// checking them.
 pub trait World: Sized {
     /// The type of the pool or manager under test, on which a journal can also be replayed.
     type Subject: Subject<Call: Slots + Simpler>;

@@ -194,7 +194,7 @@ impl HashChain {
         position > 0 && plain && position < self.tokens.len() / self.block_size
     }
 
-    /// Returns what a prefix index needs to know of block `position`. `None` if the chain has no such
+    /// Returns the data of block `position` that a prefix index needs. `None` if the chain has no such
     /// block.
     #[inline]
     #[must_use]

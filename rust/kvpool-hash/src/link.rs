@@ -207,7 +207,7 @@ impl ChainLink {
         (self.depth as u64 + 1) * self.tokens.len() as u64
     }
 
-    /// Returns what a prefix index needs to know of the block.
+    /// Returns the data of the block that a prefix index needs.
     #[inline]
     #[must_use]
     pub fn as_ref(&self) -> LinkRef<'_> {

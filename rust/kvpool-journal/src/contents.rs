@@ -31,8 +31,8 @@ const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 struct Content {
     key: u64,
     fingerprint: u64,
-    /// Token of the previous block's content. `None` for a first block, or if no record contains the
-    /// previous block.
+    /// The token that represents the content of the previous block. `None` for a first block, or if no
+    /// record contains the previous block.
     parent: Option<u32>,
 }
 

@@ -225,8 +225,8 @@ impl FeedBatch {
     }
 }
 
-/// The tokens of a block of 16, the usual size. A copy of a fixed size is faster, because the compiler
-/// inlines it.
+/// The tokens of a block of 16 tokens, which is the usual size. A copy of a fixed size is faster,
+/// because the compiler inlines it.
 type UsualBlock = [u32; 16];
 
 #[inline]
@@ -412,7 +412,7 @@ impl LearnedLog {
         };
         for (group, spec) in groups.specs().iter().enumerate() {
             let per_block = spec.block_tokens / groups.unit();
-            // Record each block whose last hash unit is in `units`.
+            // Record each block whose last hash unit (part with a digest) is in the range `units`.
             for at in units.start / per_block..units.end / per_block {
                 self.learn(cursor, group as u16, at * per_block..(at + 1) * per_block, extra.as_ref());
             }

@@ -40,8 +40,8 @@ pub struct ManagerWatchConfig {
     /// The number of device events that are stored until [`ManagerWatch::take_events`] is called; 0
     /// records no events. See [`WatchConfig::event_capacity`].
     pub event_capacity: usize,
-    /// Whether the manager has a digest of its state: see [`ManagerWatch::state_digest`]. Takes 24
-    /// bytes per block of each tier.
+    /// Whether the manager has a digest of its state: see [`ManagerWatch::state_digest`]. A digest
+    /// takes 24 bytes per block of each tier.
     pub digest: bool,
     /// Settings of an advisor, which uses the lookups on the device: see [`crate::advisor`]. `None`: no
     /// advisor.
@@ -51,7 +51,8 @@ pub struct ManagerWatchConfig {
     /// The number of blocks of each tier, and of entries of block tables, that the scrubber checks at
     /// every [`CacheManager::complete_step`]: see [`ManagerScrubber`]. 0 disables it.
     pub scrub_blocks: usize,
-    /// Whether every tier has metrics: see [`crate::metrics`]. Takes 24 bytes per block of each tier.
+    /// Whether every tier has metrics: see [`crate::metrics`]. Metrics take 24 bytes per block of each
+    /// tier.
     pub metrics: bool,
     /// Later versions may add fields, so end struct literals with `..Default::default()`.
     #[doc(hidden)]
@@ -67,7 +68,8 @@ struct Requests {
     scrub_blocks: usize,
     /// The log of tokens and extra keys, which the feeds need and the pools do not store.
     learning: Option<Box<LearnedLog>>,
-    /// Whether tiers beneath the device have metrics, so that the time must be passed to them.
+    /// Whether the tiers below the device (host, disk) have metrics, so that the time must be passed to
+    /// them.
     metered: bool,
 }
 

@@ -36,13 +36,13 @@ pub struct WatchConfig {
     /// tracks the parents of blocks.
     pub event_capacity: usize,
     /// Whether the pool has a digest of its state: see [`PoolWatch::state_digest`]. With a digest,
-    /// [`crate::Scrubber`] detects more faults. Takes 24 bytes per block.
+    /// [`crate::Scrubber`] detects more faults. A digest takes 24 bytes per block.
     pub digest: bool,
     /// Settings of an advisor: see [`crate::advisor`]. `None`: no advisor.
     pub advisor: Option<AdvisorConfig>,
     /// Whether contents can have payloads: see [`PoolWatch::set_payloads`].
     pub payloads: bool,
-    /// Whether the pool has metrics: see [`crate::metrics`]. Takes 24 bytes per block.
+    /// Whether the pool has metrics: see [`crate::metrics`]. Metrics take 24 bytes per block.
     pub metrics: bool,
     /// Later versions may add fields, so end struct literals with `..Default::default()`.
     #[doc(hidden)]

@@ -75,7 +75,7 @@ impl Node {
     const KNOWN: u8 = 1;
     /// Flag: the block has no reference, so it may be evicted.
     const IDLE: u8 = 2;
-    /// Flag: the policy chose the block as a victim, but it was not evicted.
+    /// Flag: the block is parked. The policy chose it as a victim, but it could not be evicted yet.
     const PARKED: u8 = 4;
     /// Flag: the block is counted in the `children` of its parent.
     const COUNTED: u8 = 8;
@@ -218,8 +218,9 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Makes `block` no longer idle. Returns whether it was idle. If its parent is parked and can now
-    /// be evicted, puts the parent back into the order.
+    /// Makes `block` no longer idle. Returns whether it was idle. If its parent is parked (outside of
+    /// the order because it had idle children) and can now be evicted, puts the parent back into the
+    /// order.
     fn end_idle(&mut self, block: BlockId) -> bool {
         let Some((_, freed)) = self.end_wait(block) else { return false };
         self.idle = self.idle.wrapping_sub(1); // a wrong count is found by the checks
@@ -340,8 +341,9 @@ impl<P: Policy + Clone> Closed<P> {
         if !node.is(Node::KNOWN) || !self.order.has_retention {
             return Ok(Hint::Ignored);
         }
-        // A parked block is first put back into the order, so that it can be moved. If it becomes the
-        // next victim too early, it is parked again.
+        // A parked block (one that is outside of the order because it has idle children) is first put
+        // back into the order, so that it can be moved. If it becomes the next victim too early, it is
+        // parked again.
         self.unpark(block);
         self.order.retain(block, node.content(), node.is(Node::IDLE), retention)
     }

@@ -1,4 +1,4 @@
-//! Measures the times of calls with a fixed amount of memory.
+//! Measures how long calls take. The measurements need a fixed amount of memory.
 //!
 //! The time of a call includes the creation of its arguments from the call's record.
 

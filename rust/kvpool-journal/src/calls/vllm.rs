@@ -68,7 +68,8 @@ calls! {
     Signal signal(blocks: Numbers, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
 }
 
-/// An answer that consists of block ids. The check of the answer covers the ids, but not their number.
+/// An answer that consists of block ids. The check of the answer (its checksum) covers the ids, but not
+/// how many there are.
 #[derive(Clone, Debug)]
 pub struct Ids<T>(pub T);
 

@@ -48,8 +48,8 @@ pub struct JournalHeader {
     watermark: f64,
     host_blocks: usize,
     block_bytes: u64,
-    /// Whether blocks of vLLM's pool keep their hashes, as with prefix caching. True for other pools
-    /// and managers.
+    /// Whether blocks of vLLM's pool keep their hashes, as with prefix caching. The value is true for
+    /// other pools and managers.
     pub caching: bool,
     /// The KV-cache groups of a hybrid model. If there are any, they are written after the header.
     #[serde(skip)]

@@ -26,7 +26,7 @@ impl From<RequestRef<'_>> for IdRecord {
     }
 }
 
-/// A prompt. A flag states whether its hasher was a different one from the manager's.
+/// A prompt. A flag states whether it was hashed by another hasher than the manager's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct PromptRecord {
@@ -114,8 +114,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per request. `covered` is the number
-    /// of token slots that the request's blocks have afterwards.
+    /// A call of [`kvpool::CacheManager::plan_append_ragged`], with one operation per request.
+    /// `covered` is the number of token slots that the request's blocks have afterwards.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },

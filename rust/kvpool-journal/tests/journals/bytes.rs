@@ -173,8 +173,8 @@ proptest! {
         let _ = replay(&file, Options::default(), &mut |_| true);
     }
 
-    /// A replay of valid frames that contain impossible records ends without a panic. Records are
-    /// exchanged, so they refer to unknown ids and chains.
+    /// A replay of valid frames that contain impossible records ends without a panic. The test
+    /// exchanges records between frames, so they refer to unknown ids and chains.
     #[test]
     fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
         from in any::<u32>(), to in any::<u32>()) {

@@ -120,8 +120,8 @@ pub(crate) struct Advisor {
     seen: u64,
     /// The number of references since all counts were last halved.
     in_window: u64,
-    /// The sampled keys of the current lookup or registration. The list is stored here so that its
-    /// memory is reused.
+    /// The sampled keys of the current lookup or registration. The list is stored here so that every
+    /// call reuses its memory.
     scratch: Sample,
 }
 

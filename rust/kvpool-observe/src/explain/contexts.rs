@@ -89,7 +89,8 @@ struct Seen {
 /// The remembered first blocks, each with the contexts in which it was seen.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    /// The fingerprints of the tokens of first blocks, indexed by number. Entry 0 is unused.
+    /// The fingerprints of the tokens of first blocks, indexed by the number of the first block. Entry
+    /// 0 is unused.
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,

@@ -62,22 +62,23 @@ pub(super) enum Before {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Status {
     Cached,
-    /// Removed from the cache, with the cause, the number of the operation, and the number of
-    /// admissions until then.
+    /// The content was removed from the cache. The fields contain the cause, the number of the
+    /// operation that removed it, and the number of admissions until then.
     Gone(Cause, u64, u64),
-    /// Computed, but not cached. With KV-cache groups, other groups may have cached a part of it.
+    /// The content was computed, but is not cached. With KV-cache groups, other groups may have cached
+    /// a part of it.
     Written,
     /// A prompt requested the content, but no request ever computed it.
     NotComputed,
-    /// Requested, and not computed since. The content may have been computed before, because an earlier
-    /// entry of it may have been removed.
+    /// A prompt requested the content, and no request has computed it since then. The content may have
+    /// been computed before, because an earlier entry of it may have been removed.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Why the content was removed from the cache. Valid only with [`Entry::COMPUTED`] and on the list
-    /// of contents that are not cached.
+    /// Why the content was removed from the cache. The value is valid only if the flag
+    /// [`Entry::COMPUTED`] is set and the entry is on the list of contents that are not cached.
     cause: Cause,
     operation: u64,
     admission: u64,
@@ -319,7 +320,7 @@ impl Record {
         })
     }
 
-    /// Moves an entry to the end of a list, so that it is removed last.
+    /// Moves an entry to the end of one of the two lists of entries, so that it is removed last.
     fn put(&mut self, number: u32, list: usize) {
         let number = BlockId::new(number);
         self.lists.remove(number);

@@ -19,7 +19,8 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Makes a digest from the first `len` bytes of a hash. `len` is clamped to 8 to 32.
+    /// Makes a digest from the first `len` bytes of a hash. A `len` outside of 8 to 32 is replaced by
+    /// the nearest bound.
     #[must_use]
     pub const fn new(hash: BlockHash, len: usize) -> Self {
         let len = if len < 8 {
@@ -82,7 +83,8 @@ pub enum Extra {
     Bytes(Vec<u8>),
 }
 
-/// The keys that all blocks of a request share. All blocks of one event have the same label.
+/// The keys that all blocks of a request share. All blocks of one event share the same keys of this
+/// kind.
 ///
 /// ```
 /// use kvpool_observe::publish::Label;
@@ -99,11 +101,11 @@ pub struct Label {
     pub salt: Option<String>,
     /// The id of the session that computed the blocks.
     pub session: Option<String>,
-    /// The location of the blocks, if it is not this worker. Dynamo's indexer ignores blocks with a
-    /// locality.
+    /// The location of the blocks, if it is not this worker. Dynamo's indexer ignores blocks for which
+    /// this is set.
     pub locality: Option<String>,
-    /// The owner of the blocks, if it is not this worker. Dynamo's indexer ignores blocks with an
-    /// owner.
+    /// The owner of the blocks, if it is not this worker. Dynamo's indexer ignores blocks for which
+    /// this is set.
     pub ownership: Option<String>,
 }
 

@@ -163,8 +163,8 @@ fn single_blocks_are_references() {
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
     assert_eq!(advice.hit_rate, 0.5);
-    // `promote` makes two lookups. If the first one had stored the block in the simulated cache, the
-    // second one would count as a hit.
+    // A call of `promote` makes two lookups. If the first one had stored the block in the simulated
+    // cache, the second one would count as a hit.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
 }
@@ -274,8 +274,8 @@ fn more_tenants_than_places() {
     let known =
         |advice: &Advice| advice.tenants.iter().map(|t| (t.tenant.0, t.references)).collect::<Vec<_>>();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(1, 10), (2, 20)], 70));
-    // At the end of the window, the tenant with the fewest references loses its slot, and the next new
-    // tenant gets the slot.
+    // At the end of the window, the tenant with the fewest references loses its separate counts, and
+    // the next new tenant is counted instead.
     serve(&mut pool, &prompt, 3);
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));

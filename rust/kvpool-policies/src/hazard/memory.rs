@@ -84,8 +84,8 @@ impl Ghost {
     /// `neighbour`.
     pub(super) const fn represents(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
-            // In stream form, the deeper block of a chain is used first. Its use implies a use of this
-            // block.
+            // If a caller uses blocks one at a time (stream form), the deeper block of a chain is used
+            // first. Its use implies a use of this block.
             return depth - neighbour.depth < EVERY;
         }
         let behind = neighbour.depth - depth;

@@ -101,7 +101,8 @@ pub(super) struct Table {
     /// The number of samples of waiting blocks, at most [`LATEST`].
     samples: u32,
     hazards: Vec<Bins<u32>>,
-    /// One bit per family, which is set if more than one of its classes has counts.
+    /// One bit per family (classes that differ only in the output and the finish of the request), which
+    /// is set if more than one of its classes has counts.
     divided: u64,
     /// The worths (expected hits per tick) of each class. They are not valid if the class is `stale`.
     worths: Vec<Worths>,
@@ -215,7 +216,8 @@ impl Table {
     #[cold]
     fn worked_out(&self, class: usize) -> Worths {
         let hazards = &self.hazards[family(class)];
-        // If no other class of the family has counts, the class has the hazards of the family.
+        // If no other class of the family has counts, the hazards (rates of reuse) of the class are
+        // those of the family.
         if self.divided >> family(class) & 1 == 0 {
             return Worths::of(hazards);
         }

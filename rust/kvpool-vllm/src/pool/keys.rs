@@ -38,8 +38,8 @@ impl Pool {
             || !self.overlay.hashes.is_empty() && self.overlay.hashes.contains_key(&block)
     }
 
-    /// Returns the number of tokens that the hash of `block` covers. The outer `None` means that the
-    /// block has no hash, the inner one that the number is unknown.
+    /// Returns the number of tokens that the hash of `block` covers. Of the two nested options, the
+    /// outer `None` means that the block has no hash, the inner one that the number is unknown.
     #[inline]
     pub(crate) fn tokens_of(&self, block: u32) -> Option<Option<u32>> {
         if self.core.name_of(BlockId::new(block)).is_some() {
