@@ -63,7 +63,7 @@ const DRAINING: &[(&str, u8)] = &[
     ("end_fence", 8),
 ];
 
-/// How often each call is drawn in a runin which the laboratory itself reads the events. The call
+/// How often each call is drawn in a run in which the laboratory itself reads the events. The call
 /// `take_events` is never drawn there, because it would take events that the laboratory has to check.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 

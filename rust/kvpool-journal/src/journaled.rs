@@ -75,9 +75,9 @@ pub trait Recording {
     ) -> A;
 }
 
-/// A pool or a manager, with or without a journal. Methods that only read come from the subject
-/// ([`Deref`]). Methods that change it are those of [`crate::PoolCalls`], [`crate::ManagerCalls`] or
-/// [`crate::VllmCalls`].
+/// A pool or a manager, with or without a journal. Methods that only read are those of the pool or
+/// manager itself ([`Deref`]). Methods that change it are those of [`crate::PoolCalls`],
+/// [`crate::ManagerCalls`] or [`crate::VllmCalls`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};

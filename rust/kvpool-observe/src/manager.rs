@@ -204,8 +204,9 @@ pub trait ManagerWatch: Sized {
     /// no digest. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Continues at
-    /// the block where the scrubbing at completed steps stopped: see [`ManagerScrubber`]. O(`blocks`).
+    /// Checks the next `blocks` blocks of each tier, and the same number of entries of block tables.
+    /// Continues at the block where the scrubbing at completed steps stopped: see [`ManagerScrubber`].
+    /// O(`blocks`).
     ///
     /// # Errors
     /// As [`ManagerScrubber::scrub`].

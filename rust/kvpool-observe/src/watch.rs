@@ -380,8 +380,8 @@ pub trait PoolWatch: Sized {
     fn take_events(&mut self) -> EventBatch;
 
     /// Adds a feed of up to `capacity` changes to the other observers: a log of events with tokens, for
-    /// a publisher. Contents that are already registered are reported without tokens. Takes 4 bytes per
-    /// token slot and 33 bytes per block. O(blocks).
+    /// a publisher. Contents that are already registered are reported without tokens. A feed takes 4
+    /// bytes per token slot and 33 bytes per block. O(blocks).
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};

@@ -156,9 +156,9 @@ impl Eq for Key {}
 impl std::hash::Hash for Key {
     #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // This hashes the first 32 bytes of the key and the group, which distinguishes keys with the
-        // same digest. Digests are uniformly distributed, or chosen by someone who does not know the
-        // secret key of the table's hash function.
+        // The hash covers the first 32 bytes of the key and the group, which distinguishes keys with
+        // the same digest. Digests are uniformly distributed, or chosen by someone who does not know
+        // the secret key of the table's hash function.
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
         state.write_u64(word(0) ^ word(16));
         state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));
