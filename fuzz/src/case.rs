@@ -13,7 +13,7 @@ use kvpool_lab::failure::{Failure, guarded};
 /// Maximum number of operations of one case. Further operations of an input are ignored.
 pub const MOST_OPERATIONS: usize = 250;
 
-/// Collects the calls of a case as Rust code. Only counts them if no text is needed.
+/// Collects the calls of a case as Rust code. If no text is needed, the calls are only counted.
 #[derive(Debug, Default)]
 pub struct Script {
     lines: Option<Vec<String>>,

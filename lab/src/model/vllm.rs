@@ -68,7 +68,8 @@ pub struct Block {
 pub struct Entry {
     /// The blocks that have the key, in the order in which they got it.
     pub copies: Vec<u32>,
-    /// Whether two blocks had the key at the same time. Reset when no block has the key any more.
+    /// Whether two blocks had the key at the same time. The value becomes false when no block has the
+    /// key any more.
     pub was_shared: bool,
 }
 

@@ -101,7 +101,8 @@ impl HashChain {
     }
 
     /// Makes a chain with any digests and tokens, without checks. Two such chains can have equal
-    /// digests and different tokens, so that tests can cause collisions. Only for tests and replays.
+    /// digests and different tokens, so that tests can cause collisions. Use this only for tests and
+    /// replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(
@@ -218,7 +219,8 @@ impl HashChain {
         self.with_items.truncate(kept);
     }
 
-    /// Changes only the stored epoch. Used for algorithms whose digests do not depend on the epoch.
+    /// Changes only the stored epoch. This is used for algorithms whose digests do not depend on the
+    /// epoch.
     pub(super) fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }

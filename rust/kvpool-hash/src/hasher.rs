@@ -142,8 +142,9 @@ impl BlockHasher {
         Ok(Self { config, method: Method::Recorded(hashes), fingerprinter })
     }
 
-    /// Makes a hasher whose SHA-256 digests keep their first `bits` bits, at most 64, and end in zeros, so
-    /// that many prompts have the same digest. Fingerprints are whole. Only for tests of collisions.
+    /// Makes a hasher whose SHA-256 digests keep their first `bits` bits, at most 64, and end in zeros,
+    /// so that many prompts have the same digest. Fingerprints keep all of their bits. Use this only
+    /// for tests of collisions.
     ///
     /// # Errors
     /// As [`Self::new`].

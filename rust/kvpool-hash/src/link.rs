@@ -126,8 +126,8 @@ impl ChainLink {
         })
     }
 
-    /// Makes a link with any content, without checks, like [`super::HashChain::forged`]. Only for tests
-    /// and replays.
+    /// Makes a link with any content, without checks, like [`super::HashChain::forged`]. Use this only
+    /// for tests and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub const fn forged(

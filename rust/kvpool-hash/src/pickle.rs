@@ -139,7 +139,7 @@ impl<'a> Pickler<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Ends the current frame if it has reached 64 KiB. Called before each object.
+    /// Ends the current frame if it has reached 64 KiB. This is called before each object.
     fn boundary(&mut self) {
         if self.frame.is_some_and(|start| self.out.len() - start - FRAME_HEADER >= FRAME_TARGET) {
             self.commit_frame();

@@ -20,8 +20,8 @@ use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
     requests: Requests,
-    /// Maps the recorded block ids and swap ids to those of this run. Used if only some of the recorded
-    /// calls run, because ids then differ.
+    /// Maps the recorded block ids and swap ids to those of this run. The map is needed if only some of
+    /// the recorded calls run, because the ids of the two runs then differ.
     moved: Moved,
 }
 

@@ -19,8 +19,8 @@ use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 pub struct PoolSubject {
     pool: Journaled<BlockPool>,
     contents: Contents,
-    /// Maps the recorded block ids to those of this run. Used if only some of the recorded calls run,
-    /// because ids then differ.
+    /// Maps the recorded block ids to those of this run. The map is needed if only some of the recorded
+    /// calls run, because the ids of the two runs then differ.
     moved: Moved,
 }
 

@@ -33,7 +33,7 @@ impl Requests {
         Self { contents, slots: Vec::new(), rows: Vec::new(), new: Vec::new() }
     }
 
-    /// Removes all requests. Called where the journal continues in a new process.
+    /// Removes all requests. This is called at the point where the journal continues in a new process.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.rows.clear();

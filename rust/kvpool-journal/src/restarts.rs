@@ -27,7 +27,7 @@ use crate::value::Value;
 /// The result of [`replay_restarting`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartReport {
-    /// Number of operations that the run consists of. Both pools or managers ran all of them.
+    /// Number of operations that were run, each on both pools or managers.
     pub operations: u64,
     /// Number of times that the second pool or manager was restarted.
     pub restarts: u64,

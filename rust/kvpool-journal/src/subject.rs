@@ -82,8 +82,8 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// Returns the maps from recorded ids to those of this run. Used if only some of the recorded calls
-    /// run, because ids then differ.
+    /// Returns the maps from recorded ids to those of this run. They are needed if only some of the
+    /// recorded calls run, because the ids of the two runs then differ.
     fn moved(&mut self) -> &mut Moved;
 
     /// Returns the device pool, from whose images the pool or manager is restored.

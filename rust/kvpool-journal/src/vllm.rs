@@ -15,8 +15,8 @@ use crate::value::Answer;
 #[derive(Debug)]
 pub struct VllmSubject {
     pool: Journaled<Pool>,
-    /// Maps the recorded block ids to those of this run. Used if only some of the recorded calls run,
-    /// because ids then differ.
+    /// Maps the recorded block ids to those of this run. The map is needed if only some of the recorded
+    /// calls run, because the ids of the two runs then differ.
     moved: Moved,
 }
 

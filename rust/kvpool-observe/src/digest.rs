@@ -37,8 +37,8 @@ use kvpool::observe::{BlockView, Blocks, ContentView};
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
-/// Mixes 64 bits: the first output of `SplitMix64` for this seed. Part of the specification, so it must
-/// never change.
+/// Mixes 64 bits: the first output of `SplitMix64` for this seed. The function is part of the
+/// specification, so it must never change.
 #[inline]
 pub(crate) const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);

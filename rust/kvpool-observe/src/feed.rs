@@ -352,7 +352,8 @@ impl Feed {
         self.batch.lost = false;
     }
 
-    /// Drops all changes and all tokens. Called when tokens or extra keys of contents were lost.
+    /// Drops all changes and all tokens. This is called when tokens or extra keys of contents were
+    /// lost.
     pub(crate) fn forget(&mut self) {
         self.batch.clear();
         self.batch.lost = true;

@@ -68,8 +68,8 @@ struct Requests {
     scrub_blocks: usize,
     /// The log of tokens and extra keys, which the feeds need and the pools do not store.
     learning: Option<Box<LearnedLog>>,
-    /// Whether the tiers below the device (host, disk) have metrics, so that the time must be passed to
-    /// them.
+    /// Whether the tiers below the device (such as the host) have metrics, so that the time must be
+    /// passed to them.
     metered: bool,
 }
 
@@ -177,7 +177,7 @@ pub trait ManagerWatch: Sized {
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
     fn keep_digest(&mut self) -> Result<(), ManagerError>;
 
-    /// Returns the events of the device since the last call. Empty if
+    /// Returns the events of the device since the last call. The batch is empty if
     /// [`ManagerWatchConfig::event_capacity`] is 0.
     fn take_events(&mut self) -> EventBatch;
 
@@ -200,8 +200,8 @@ pub trait ManagerWatch: Sized {
     /// O(blocks that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// Computes the value of [`Self::state_digest`] from scratch, from every block of every tier. Needs
-    /// no digest. O(blocks).
+    /// Computes the value of [`Self::state_digest`] from scratch, from every block of every tier. The
+    /// manager need not keep a digest for this. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
     /// Checks the next `blocks` blocks of each tier, and the same number of entries of block tables.
@@ -213,15 +213,15 @@ pub trait ManagerWatch: Sized {
     fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError>;
 
     /// Returns the advisor's estimates for other sizes, other policies, and tenants, from the device's
-    /// traffic; `None` without an advisor. Takes about 50 us.
+    /// traffic; `None` without an advisor. The call takes about 50 us.
     fn advice(&self) -> Option<Advice>;
 
     /// The number of tokens that were computed, by reason; `None` without
     /// [`ManagerWatchConfig::explain`].
     fn misses(&self) -> Option<MissStats>;
 
-    /// Returns the metrics of each tier since the start of the watch, the device first. Empty without
-    /// [`ManagerWatchConfig::metrics`]. O(buckets): a microsecond per tier.
+    /// Returns the metrics of each tier since the start of the watch, the device first. The list is
+    /// empty without [`ManagerWatchConfig::metrics`]. O(buckets): a microsecond per tier.
     fn metrics(&self) -> Vec<PoolMetrics>;
 
     /// Sets the time for [`Self::metrics`], in seconds on the caller's clock. Does nothing without

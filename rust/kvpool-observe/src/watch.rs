@@ -376,7 +376,8 @@ pub trait PoolWatch: Sized {
     /// [`PoolError::InvalidConfig`] if there is not enough memory.
     fn keep_digest(&mut self) -> Result<(), PoolError>;
 
-    /// Returns the events since the last call. Empty if [`WatchConfig::event_capacity`] is 0.
+    /// Returns the events since the last call. The batch is empty if [`WatchConfig::event_capacity`] is
+    /// 0.
     fn take_events(&mut self) -> EventBatch;
 
     /// Adds a feed of up to `capacity` changes to the other observers: a log of events with tokens, for
@@ -441,8 +442,8 @@ pub trait PoolWatch: Sized {
 
     /// Returns the payloads of contents that have left their blocks since the last call, for any
     /// reason, in the order in which they left. If all contents left at once, the payloads are sorted
-    /// by block. Empty without [`WatchConfig::payloads`]. If the number of waiting payloads reaches the
-    /// number of blocks of the pool, no more payloads can be set.
+    /// by block. The list is empty without [`WatchConfig::payloads`]. If the number of waiting payloads
+    /// reaches the number of blocks of the pool, no more payloads can be set.
     fn take_evicted(&mut self) -> Vec<Evicted>;
 
     /// Returns a digest of the state of the pool; `None` without [`WatchConfig::digest`]. It may be
@@ -450,12 +451,13 @@ pub trait PoolWatch: Sized {
     /// that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// Computes the value of [`Self::state_digest`] from scratch, from every block. Needs no digest.
-    /// O(blocks).
+    /// Computes the value of [`Self::state_digest`] from scratch, from every block. The pool need not
+    /// keep a digest for this. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
     /// Returns the advisor's estimates of hit rates: at other sizes, with other policies, and by
-    /// tenant. The estimates use the pool's own traffic. `None` without an advisor. Takes about 50 us.
+    /// tenant. The estimates use the pool's own traffic. `None` without an advisor. The call takes
+    /// about 50 us.
     ///
     /// ```
     /// use std::sync::Arc;

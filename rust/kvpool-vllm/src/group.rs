@@ -95,7 +95,8 @@ pub struct Noted {
 /// position in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Blocks that no token reads any more. They are freed first, in this order.
+    /// Blocks that no token reads any more. They are freed in this order, before the block of the
+    /// previous state.
     pub dead: Vec<(usize, u32)>,
     /// For recurrent states: the new value of [`Noted::retired`], if it changes.
     pub retired: Option<usize>,
@@ -346,7 +347,7 @@ impl Group {
         blocks.map(|at| self.retention.keeps(at, prompt.interval, &boundaries)).collect()
     }
 
-    /// Returns how to cache the block in which the prompt ends. Called if [`Caching::tail`] is set.
+    /// Returns how to cache the block in which the prompt ends. Call this if [`Caching::tail`] is set.
     #[must_use]
     pub fn tail(&self, table: &impl Table, finals: usize) -> Tail {
         if self.states.is_none() || !finals.is_multiple_of(self.spec.block_tokens) {

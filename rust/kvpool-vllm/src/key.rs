@@ -13,7 +13,7 @@ const GROUP: usize = 4;
 /// Largest number of bytes in a key. Digests of vLLM's hash functions have 16 or 32 bytes.
 const MAX: usize = 39;
 
-/// A block hash and the KV-cache group in which the block was cached. Takes 40 bytes.
+/// A block hash and the KV-cache group in which the block was cached. A key takes 40 bytes of memory.
 ///
 /// ```
 /// use kvpool_vllm::Key;

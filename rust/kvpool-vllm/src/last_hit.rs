@@ -1,4 +1,4 @@
-//! `LastHit`: the blocks that the last lookup found. The next lookup reuses them.
+//! `LastHit`: the blocks that the latest lookup found. The next lookup reuses them.
 //!
 //! The request at the head of vLLM's queue is looked up at every step while it waits. A digest
 //! identifies the whole prefix up to its position. So the blocks that a lookup found are also valid for
@@ -135,7 +135,7 @@ impl LastHit {
     /// Looks up a prompt of `len` blocks. `key_of` returns the key of the block at a position. `find`
     /// appends the cached blocks in a range of positions, up to the first that is not cached.
     /// `removals` is the present value of [`Pool::removals`]. Returns whether the blocks differ from
-    /// those of the last lookup.
+    /// those of the latest lookup.
     ///
     /// # Errors
     /// The errors of `key_of` and `find`.

@@ -225,7 +225,7 @@ fn a_second_key_of_a_block_is_removed_with_its_hash() {
     pool.insert_hash(key(0), 1, Some(4));
     assert!(pool.insert_hash(key(1), 1, Some(2)));
     assert_eq!((pool.keys().copies(&key(1)), pool.keys().was_shared(&key(1))), (vec![1], false));
-    // The second key of block 1 also becomes the hash of block 2.
+    // Block 2 gets, as its hash, the key that is already the second key of block 1.
     assert!(!pool.insert_hash(key(1), 2, Some(2)));
     assert_eq!((pool.find(&key(1)), pool.keys().hash_of(2)), (Some(1), Some((key(1), Some(2)))));
     pool.check_invariants().unwrap();

@@ -39,8 +39,8 @@ pub struct ChainRecord {
     pub known: Option<(usize, ContentKey)>,
     /// The keys of the blocks that follow the known blocks.
     pub keys: Keys,
-    /// The first eight bytes of the fingerprint of each block in `keys`. Empty if hits are not verified
-    /// by fingerprints.
+    /// The first eight bytes of the fingerprint of each block in `keys`. The list is empty if hits are
+    /// not verified by fingerprints.
     pub fingerprints: Keys,
     /// Whether the recorded chain contained tokens.
     pub has_tokens: bool,

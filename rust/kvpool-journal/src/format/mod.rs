@@ -141,7 +141,7 @@ pub struct Journal {
     known: HashMap<ContentKey, usize>,
     /// The request slots of the batch that was recorded last.
     rows: Vec<usize>,
-    /// The encoded record of the last steady append, up to the blocks that it filled.
+    /// The encoded record of the latest steady append, up to the blocks that it filled.
     steady: Encoded,
 }
 
@@ -320,7 +320,7 @@ impl Journal {
         self.count()
     }
 
-    /// Records an append that differs from the last steady append only in its filled blocks and its
+    /// Records an append that differs from the latest steady append only in its filled blocks and its
     /// check. If there is another difference, records nothing and returns `None`.
     #[inline]
     pub(crate) fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {

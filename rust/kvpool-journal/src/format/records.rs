@@ -287,8 +287,8 @@ pub enum Rows {
     Same,
     /// The requests, by their slots.
     Slots(Vec<u32>),
-    /// Ids of the requests. Used if a request does not exist or occurs twice, and in records that must
-    /// also be valid in a run with different slots.
+    /// Ids of the requests. A record contains ids if a request does not exist or occurs twice, and in
+    /// records that must also be valid in a run with different slots.
     Ids(Vec<IdRecord>),
 }
 

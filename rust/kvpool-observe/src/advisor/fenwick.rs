@@ -18,7 +18,7 @@ pub struct Fenwick {
 }
 
 impl Fenwick {
-    /// Makes a tree of `entries` counts of 0. Takes 4 bytes per entry.
+    /// Makes a tree of `entries` counts of 0. A tree takes 4 bytes per entry.
     #[must_use]
     pub fn new(entries: usize) -> Self {
         Self { tree: vec![0; entries + 1], total: 0 }

@@ -105,7 +105,8 @@ pub struct SampledStack {
     /// The position of each key in `order`, indexed by the number of the key.
     places: Vec<u32>,
     order: Order,
-    /// The hashes and numbers of the keys, largest hash first. Used only with [`Bound::LowerRate`].
+    /// The hashes and numbers of the keys, largest hash first. This heap is used only with
+    /// [`Bound::LowerRate`].
     largest: BinaryHeap<(u64, u32)>,
     /// The first position that the current lookup has assigned to a key, and the number of keys that
     /// this lookup has used.

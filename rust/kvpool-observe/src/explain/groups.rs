@@ -71,8 +71,8 @@ impl Explainer {
         matches!(status, Some(Status::Cached | Status::Gone(..) | Status::Written))
     }
 
-    /// Returns the reasons why a group cannot serve a hit of more than `reach` tokens. Empty if the
-    /// prompt allows no longer hit.
+    /// Returns the reasons why a group cannot serve a hit of more than `reach` tokens. The list is
+    /// empty if the prompt allows no longer hit.
     fn ends(&self, asked: &AdmissionContext<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));

@@ -39,7 +39,7 @@ pub(super) struct Contest {
     rate: usize,
     /// The sampled blocks of the current release, which the simulated caches have not served yet.
     waiting: Vec<Sampled>,
-    /// The depth of the last released block, even if it was not sampled.
+    /// The depth of the latest released block, even if it was not sampled.
     depth: u32,
     /// Whether a released block that is not sampled began a new chain after the last sampled block.
     begins: bool,

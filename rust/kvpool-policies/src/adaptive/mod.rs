@@ -98,7 +98,7 @@ impl Adaptive {
     }
 
     /// Like [`Self::new`], with a mode that never changes, and without simulated caches to choose it.
-    /// Used for comparisons.
+    /// Comparisons of the modes use this.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.

@@ -48,7 +48,7 @@ pub(super) struct Shadow {
     keys: Recent,
     /// Number of entries that have a key. Entries with higher numbers were never used.
     used: u32,
-    /// Hits of the chain that is now released, since its last miss.
+    /// Number of hits since the last miss, in the chain whose blocks are now served.
     run: u64,
 }
 

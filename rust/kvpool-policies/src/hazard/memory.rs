@@ -105,8 +105,8 @@ pub(super) struct Memory {
     /// `num_waiting` entries are valid.
     waiting: [Waiting; BATCH],
     num_waiting: usize,
-    /// The depth of the last evicted content, and its mark with the marks of the blocks after it. Used
-    /// only if that content gets no record of its own.
+    /// The depth of the latest evicted content, and its mark with the marks of the blocks after it. The
+    /// field is used only if that content gets no record of its own.
     neighbours: (u32, u16),
 }
 

@@ -130,7 +130,7 @@ pub struct Hazard {
     /// The share feature of the request whose blocks are now released: the range of the part of its
     /// prompt that was cached before.
     share: u16,
-    /// The last victim, its class and its age, until the next admission. Explanations show them.
+    /// The latest victim, its class and its age, until the next admission. Explanations show them.
     gone: (BlockId, u16, u32),
     /// The depth and the ghost (record of its eviction) of the last content for which a ghost was
     /// looked up. `None` if it had none.
@@ -264,7 +264,7 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Removes and returns the next block of the class of the last victim, at the same end of the list,
+    /// Removes and returns the next block of the class of the latest victim, at the same end of the list,
     /// if both were last released at the same time. If nothing else has changed, this block has the
     /// lowest rank.
     #[inline]
@@ -510,7 +510,7 @@ impl Policy for Hazard {
         {
             let class = class::learned(state.class);
             self.lists.push_front(class.into(), block);
-            // The last victim was a child of this block, with the same class and the same time of last
+            // The latest victim was a child of this block, with the same class and the same time of last
             // release. So the block that is put back now has no higher rank, and the class still has
             // the lowest rank.
             let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));

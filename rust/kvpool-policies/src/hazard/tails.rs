@@ -1,12 +1,12 @@
 //! `Tails`: finds the class whose block is evicted next.
 //!
 //! The rank of a class is the rank of the block that it would evict. This type stores the rank of each
-//! class, and the lowest rank of each group of 32 classes. If only the class of the last victim has
+//! class, and the lowest rank of each group of 32 classes. If only the class of the latest victim has
 //! changed, its new rank is compared with the lowest rank of all other classes. If nothing has changed
 //! except that this victim was evicted, the next block at the same end of its class is considered
 //! first. If it has the same stamp, it is evicted without any comparison.
 //!
-//! Costs: [`Tails::next`] makes one comparison if only the class of the last victim has changed.
+//! Costs: [`Tails::next`] makes one comparison if only the class of the latest victim has changed.
 //! Otherwise it makes 32 per group with a changed class, plus 64 and one per group. 8 bytes per class.
 
 use super::class::CLASSES;
@@ -38,11 +38,11 @@ pub(super) struct Tails {
     changed: [u32; GROUPS],
     /// One bit per group of 32 classes, which is set if blocks of one of its classes have changed.
     groups: u32,
-    /// The class that had the lowest rank at the last eviction.
+    /// The class that had the lowest rank at the latest eviction.
     first: usize,
     /// The lowest rank among all other classes whose blocks have not changed.
     second: u64,
-    /// The blocks with equal class, end and stamp to which the last victim belonged. `None` if anything
+    /// The blocks with equal class, end and stamp to which the latest victim belonged. `None` if anything
     /// but its eviction has changed.
     run: Option<Run>,
 }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     /// Compares the result with a search over all classes. Each turn changes one class (mostly that of
-    /// the last victim), or all classes.
+    /// the latest victim), or all classes.
     #[test]
     fn the_lowest_rank_is_found_in_any_group() {
         let mut tails = Tails::new();

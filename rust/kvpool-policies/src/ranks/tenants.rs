@@ -89,7 +89,7 @@ impl Tenants {
     }
 
     /// Returns a block of `tenant` that was set aside and no longer has to be, because the tenant is
-    /// above its floor. Called after the tenant has gained a block, or has lost an idle one.
+    /// above its floor. This is called after the tenant has gained a block, or has lost an idle one.
     pub(super) fn spare_another(&mut self, tenant: u8) -> Option<BlockId> {
         if self.is_under_floor(tenant) { None } else { self.sheltered.pop_front(usize::from(tenant)) }
     }

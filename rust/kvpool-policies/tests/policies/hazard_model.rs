@@ -474,7 +474,7 @@ impl Model {
         *self.of(block) = self.unknown();
     }
 
-    /// Returns the class of the last victim, and the time after which one hit of it was expected.
+    /// Returns the class of the latest victim, and the time after which one hit of it was expected.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
         let worths = self.worths.get(&class).copied().unwrap_or_else(|| self.worths(class));

@@ -46,8 +46,8 @@ use crate::pool::Pool;
 pub struct Start {
     /// Position in the table of the first block of the list.
     pub first: usize,
-    /// The previous block in the table, if it belongs to the pool. Used only if the policy keeps a
-    /// history ([`Pool::keeps_history`]).
+    /// The previous block in the table, if it belongs to the pool. The block is used only if the policy
+    /// keeps a history ([`Pool::keeps_history`]).
     pub before: Option<u32>,
 }
 
