@@ -33,8 +33,8 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new(), fresh: 1 << 40 }
     }
 
-    /// Returns the number of the next chain. It is 37 further than the last, so that its blocks are not
-    /// in the processor's caches.
+    /// Returns the number of the next chain. It is 37 more than the number that the previous call
+    /// returned, so that the blocks of the chain are not in the processor's caches.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn

@@ -45,8 +45,8 @@ fn ways(trace: &Arc<Trace>, config: &ReplayConfig, path: &Path, only: &str) -> O
     type Begin<'a> = &'a dyn Fn() -> Option<Result<Journal, JournalError>>;
     let journals: [(&'static str, Begin<'_>); 7] = [
         ("no journal", &|| None),
-        // This is the same as the first variant. The difference between their times is the resolution
-        // of the measurement.
+        // This variant is the same as the first one, without a journal. The difference between their
+        // times is the resolution of the measurement.
         ("no journal, again", &|| None),
         ("ring, no digests", &|| Some(ring(0))),
         ("ring, every 65536", &|| Some(ring(65_536))),

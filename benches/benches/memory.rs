@@ -45,7 +45,8 @@ fn main() {
             let region = Region::new(ALLOCATOR);
             let held = || {
                 let change = region.change();
-                // `bytes_allocated` already includes allocations that grew in place.
+                // Do not add reallocations, because `bytes_allocated` already includes allocations that
+                // grew in place.
                 change.bytes_allocated as i64 - change.bytes_deallocated as i64
             };
             let config = PoolConfig { num_blocks, verify, ..PoolConfig::default() };

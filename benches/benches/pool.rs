@@ -40,8 +40,8 @@ impl State {
         Self { pool, chains, turn: 0, table: Vec::new() }
     }
 
-    /// Returns the number of the next chain. It is far from the last one, so that its blocks are not in
-    /// the processor's caches.
+    /// Returns the number of the next chain. It is far from the number that the previous call returned,
+    /// so that its blocks are not in the processor's caches.
     fn next(&mut self) -> usize {
         self.turn = (self.turn + 37) % self.chains.len();
         self.turn
@@ -119,7 +119,7 @@ fn per_block(criterion: &mut Criterion) {
                 total
             });
         });
-        // Stores new content in an empty pool.
+        // The next benchmark stores new content in an empty pool.
         state.pool.reset().unwrap();
         group.bench_function(BenchmarkId::new("store_cold", size), |bencher| {
             bencher.iter_custom(|n| {

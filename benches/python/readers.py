@@ -79,7 +79,7 @@ class Steps:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Returns the elapsed microseconds of a call."""
+    """Returns the time that a call takes, in microseconds of elapsed time."""
     start = time.perf_counter_ns()
     call()
     return (time.perf_counter_ns() - start) / 1000

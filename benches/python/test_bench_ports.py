@@ -317,8 +317,8 @@ POOL = 1 << 14
 
 
 def tokens_32k() -> array[int]:
-    """Returns a prompt in two forms: a sequence of ints, and a buffer. Both managers accept one of
-    them.
+    """Returns a prompt in two forms: a sequence of ints, and a buffer. Each of the two managers that
+    are compared accepts one of them.
     """
     return array("i", prompt(PROMPT).tolist())
 

@@ -60,7 +60,7 @@ class Copy:
         return run
 
     def loop_in_python(self) -> Callable[[], None]:
-        """Copies with one slice assignment per piece."""
+        """Copies each piece of a block with one slice assignment."""
         src, dst, to = self.src.numpy(), self.dst.numpy(), self.to.tolist()
 
         def run() -> None:

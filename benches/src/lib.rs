@@ -51,7 +51,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns the next number, from all 64-bit numbers.
+    /// Returns the next random number, which can be any 64-bit number.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(Self::STEP);
         Self::mix(self.0)

@@ -14,7 +14,7 @@ use kvpool_benches::requests::{Batch, Kvpool, Manager, Map, Radix};
 
 const BLOCK_SIZE: usize = 4;
 
-/// When a manager registers the blocks of generated tokens.
+/// The time at which a manager registers the blocks of generated tokens.
 #[derive(Clone, Copy, PartialEq)]
 enum Registers {
     WithTheNextToken,
@@ -33,7 +33,7 @@ struct Request {
 struct Model {
     usable: usize,
     registers: Registers,
-    /// Prefixes that were registered at any time.
+    /// All prefixes that were registered at any time.
     registered: HashSet<Vec<u32>>,
     running: BTreeMap<i64, Request>,
     /// The content of each full block: all tokens from the start of the prompt to the end of the block.
@@ -261,8 +261,8 @@ fn evicts_the_least_recently_used_prefix(mut manager: impl Manager) {
         manager.commit(0, prompt.len());
         manager.release(0);
     }
-    // A new prompt uses the three free blocks and evicts the last block of `b`. The next one evicts the
-    // last two of `c`.
+    // A new prompt uses the three free blocks and evicts the last block of the prompt `b`. The next
+    // prompt evicts the last two blocks of `c`.
     assert_eq!(manager.admit(1, &d), Some(0));
     assert_eq!(manager.admit(2, &b), Some(2));
     manager.release(1);

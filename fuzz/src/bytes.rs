@@ -16,7 +16,7 @@ pub(crate) fn pick(bytes: &mut Unstructured<'_>, weights: &[u8]) -> Result<usize
     Ok(0)
 }
 
-/// Draws a number from 0 to `most`.
+/// Draws a number from 0 to `most`, including both.
 pub(crate) fn up_to(bytes: &mut Unstructured<'_>, most: u8) -> Result<usize> {
     bytes.int_in_range(0..=most).map(usize::from)
 }

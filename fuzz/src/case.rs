@@ -13,11 +13,11 @@ use kvpool_lab::failure::{Failure, guarded};
 /// Maximum number of operations of one case. Further operations of an input are ignored.
 pub const MOST_OPERATIONS: usize = 250;
 
-/// Collects the calls of a case as Rust code. Only counts them if no text is needed.
+/// Collects the calls of a case as Rust code. If no text is needed, the calls are only counted.
 #[derive(Debug, Default)]
 pub struct Script {
     lines: Option<Vec<String>>,
-    /// Number of calls so far.
+    /// Number of calls that the script has collected so far.
     calls: usize,
 }
 
@@ -36,7 +36,7 @@ impl Script {
         }
     }
 
-    /// Returns the lines of Rust code so far.
+    /// Returns the lines of Rust code that the script has so far.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         self.lines.as_deref().unwrap_or_default()
@@ -54,7 +54,7 @@ impl Script {
 pub trait Machine: Sized {
     /// The arguments from which the state is created.
     type Setting: for<'a> Arbitrary<'a> + Clone + Debug + PartialEq;
-    /// One operation on the state.
+    /// One operation of the target, which changes the state.
     type Operation: for<'a> Arbitrary<'a> + Clone + Debug + PartialEq;
 
     /// Creates a state from a setting.
@@ -90,9 +90,9 @@ pub trait Machine: Sized {
 /// The decoded input of a fuzz target: a setting, and the operations to run.
 #[derive(Debug)]
 pub struct Case<M: Machine> {
-    /// The setting of the state.
+    /// The setting from which the state is created.
     pub setting: M::Setting,
-    /// The operations, in order.
+    /// The operations to run, in order.
     pub operations: Vec<M::Operation>,
 }
 

@@ -62,9 +62,9 @@ impl std::fmt::Display for Report {
 /// A fuzz target with its name.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// The name of the target.
+    /// The name of the target on the command line.
     pub name: &'static str,
-    /// Runs the target. Returns the failure without shrinking it.
+    /// Runs the target on an input. Returns the failure without shrinking it.
     pub check: fn(&[u8]) -> Result<(), Failure>,
     /// Runs the target, and shrinks and writes a failing case.
     pub report: fn(&[u8]) -> Result<(), Box<Report>>,
@@ -173,13 +173,13 @@ pub fn manager(data: &[u8]) {
     tell(&MANAGER, data);
 }
 
-/// Fuzzes the readers of traces.
+/// Fuzzes the readers of traces. The bytes select options and contain the file to read.
 #[cfg(feature = "readers")]
 pub fn trace_reader(data: &[u8]) {
     tell(&TRACE_READER, data);
 }
 
-/// Fuzzes the reader and the replay of journals.
+/// Fuzzes the reader and the replay of journals. The bytes contain the file to read.
 #[cfg(feature = "readers")]
 pub fn journal_reader(data: &[u8]) {
     tell(&JOURNAL_READER, data);

@@ -6,10 +6,10 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Maximum number of bytes of a new input.
+/// Maximum number of bytes of an input that is not derived from the corpus.
 const LONGEST: usize = 400;
 
-/// A stream of inputs.
+/// An endless stream of random inputs.
 #[derive(Debug)]
 pub struct Inputs {
     random: ChaCha8Rng,
@@ -38,7 +38,7 @@ impl Inputs {
             .collect()
     }
 
-    /// Returns the next input.
+    /// Returns the next input of the stream.
     pub fn next_input(&mut self) -> Vec<u8> {
         let fresh = self.corpus.is_empty() || self.below(3) == 0;
         if fresh {

@@ -3,7 +3,7 @@
 use arbitrary::{Arbitrary, Result as Decoded, Unstructured};
 use kvpool_fuzz::{Case, Failure, Machine, Script, shrink};
 
-/// A counter with three bugs.
+/// A fuzz target for the tests: a counter with three planted bugs.
 struct Counter {
     value: u32,
     armed: bool,

@@ -8,7 +8,7 @@ pub struct Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// Starts to read at the first byte of `data`.
+    /// Creates a reader that starts at the first byte of `data`.
     #[must_use]
     pub const fn new(data: &'a [u8]) -> Self {
         Self { data, at: 0 }

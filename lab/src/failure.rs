@@ -21,7 +21,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// Creates a failure of this kind.
+    /// Creates a failure from its kind and from a text with the values.
     pub fn new(kind: impl Into<String>, what: impl Into<String>) -> Self {
         Self { kind: kind.into(), what: what.into() }
     }
@@ -38,7 +38,7 @@ impl From<kvpool::InvariantViolation> for Failure {
 /// Checks that both values are equal.
 ///
 /// # Errors
-/// A failure of this kind, with both values.
+/// A failure with the kind `kind` and both values, if they differ.
 pub fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result<(), Failure> {
     if found == expected {
         return Ok(());
@@ -46,10 +46,10 @@ pub fn same<T: PartialEq + Debug>(kind: &str, found: &T, expected: &T) -> Result
     Err(Failure::new(kind, format!("found {found:?}, expected {expected:?}")))
 }
 
-/// Checks that `holds` is true.
+/// Checks that a condition, the argument `holds`, is true.
 ///
 /// # Errors
-/// A failure of this kind.
+/// A failure with the kind `kind`, if the condition is false.
 pub fn holds(kind: &str, holds: bool, what: impl FnOnce() -> String) -> Result<(), Failure> {
     if holds { Ok(()) } else { Err(Failure::new(kind, what())) }
 }

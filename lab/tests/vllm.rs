@@ -34,7 +34,7 @@ fn journals_of_random_calls_replay_shrink_and_are_exported() {
         // `chain_group`, nor a refusal that is only caused by withheld blocks.
         assert!(report.operations <= told.len() as u64);
         if !run.setting.watched && run.setting.withheld == 0 {
-            // The pool with a journal has given the same answers as the pool without one.
+            // The pool that records a journal has given the same answers as the pool without a journal.
             let same = |(step, told): (&Step<VllmCall>, &String)| {
                 told.ends_with(&format!("-> {}", step.answer.told))
             };

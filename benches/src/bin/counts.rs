@@ -268,7 +268,8 @@ macro_rules! fed {
 fed!(unfed, false, counted_store_unfed, counted_store_evicting_unfed, counted_publish_nothing);
 fed!(feed, true, counted_store_fed, counted_store_evicting_fed, counted_publish);
 
-/// The LRU policy inside `Closed`, which a pool with retention uses. Here it is used without retention.
+/// The LRU policy inside `Closed`, which a pool with retention uses. Its instructions are counted
+/// without retention here.
 const CLOSED_LRU: EvictionPolicy =
     kvpool_policies::eviction_policy!("closed-lru", kvpool_policies::Recency::new);
 

@@ -17,7 +17,7 @@ pub struct Map<const BLOCK_SIZE: usize> {
     records: Vec<Record>,
     /// The free blocks, which have no content. The last block is allocated first.
     free: Vec<u32>,
-    /// Number of blocks in the LRU list.
+    /// Number of cached blocks without references, which are in the LRU list.
     idle: usize,
     requests: NumberMap<i64, Request>,
 }
@@ -42,7 +42,7 @@ struct Request {
     tail: Vec<u32>,
 }
 
-/// The hash before the first block.
+/// The hash of the empty prefix, which is the parent of every first block.
 const ROOT: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Multiplies two numbers, and folds the 128 bits of the product into 64 bits.

@@ -27,10 +27,11 @@ const RESIDENT: usize = (POOL_BLOCKS - 1) / (REQUEST_BLOCKS + 1);
 const BATCH: usize = 256;
 /// Number of decode steps of each variant per round.
 const STEPS: usize = 128;
-/// Number of blocks of the pool with blocks of one token, and of the prompts in it.
+/// Number of blocks of the pool whose blocks have one token each, and number of blocks of the prompts
+/// in it.
 const ONES_BLOCKS: usize = 1 << 20;
 const ONES_PROMPTS: usize = 96;
-/// Number of blocks of each large pool.
+/// Number of blocks of each of the large pools.
 const LARGE_BLOCKS: usize = 1 << 24;
 /// Number of stores per round in the large pool. The first stores are many times slower, because the
 /// caches do not contain the page table entries any more. After other variants have run, 64 stores took
@@ -46,7 +47,7 @@ pub struct Row {
     pub ns: f64,
     /// The radix tree.
     pub radix_ns: f64,
-    /// The map of chained hashes.
+    /// The time of the yardstick that uses a map of chained hashes.
     pub map_ns: f64,
     /// Number of blocks whose operations a round measures in each variant. For `decode_row` it is the
     /// number of decoded tokens, and for `hit_ones_sha256` the number of blocks of one token.
@@ -66,7 +67,7 @@ impl Row {
     }
 }
 
-/// Adds up the processor time of calls.
+/// A clock that adds up the processor time of calls.
 #[derive(Debug)]
 struct Clock {
     /// The time that is measured for an empty interval, which is subtracted from each measurement.
@@ -311,7 +312,7 @@ struct Large {
     pool: kvpool::BlockPool,
     radix: Radix<BLOCK_SIZE>,
     map: Map<BLOCK_SIZE>,
-    /// Number of requests that were stored.
+    /// Number of requests that were stored in each large pool so far.
     stored: u64,
 }
 

@@ -46,7 +46,7 @@ pub trait Manager {
     /// requests of the batch.
     fn decode(&mut self, batch: &Batch, tokens: &[u32]) -> bool;
 
-    /// Releases all blocks of a request.
+    /// Releases a request with all of its blocks.
     fn release(&mut self, id: i64);
 
     /// Returns the block table of a request.
@@ -60,7 +60,7 @@ pub trait Manager {
     fn reset(&mut self);
 }
 
-/// The requests of a decode step.
+/// The requests that take part in a decode step.
 #[derive(Debug)]
 pub struct Batch {
     ids: Vec<i64>,

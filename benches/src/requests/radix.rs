@@ -17,13 +17,13 @@ use super::{Batch, Manager, NumberMap};
 pub struct Radix<const BLOCK_SIZE: usize> {
     /// All nodes. Node 0 is the root, which has no blocks and no reference count.
     nodes: Vec<Node<BLOCK_SIZE>>,
-    /// Unused positions in `nodes`.
+    /// Positions in the list `nodes` that no node uses.
     unused: Vec<usize>,
     /// The free blocks, which have no content. The last block is allocated first.
     free: Vec<u32>,
     /// Leaves without references, ordered by the time of their last release.
     leaves: BTreeSet<(u64, usize)>,
-    /// Number of blocks in nodes without references.
+    /// Number of blocks in tree nodes without references.
     idle: usize,
     /// Number of releases so far. It serves as the time of a release in the LRU order.
     releases: u64,
@@ -34,7 +34,7 @@ pub struct Radix<const BLOCK_SIZE: usize> {
 struct Node<const BLOCK_SIZE: usize> {
     parent: usize,
     children: HashMap<[u32; BLOCK_SIZE], usize>,
-    /// The tokens of each block.
+    /// For each block, its tokens.
     tokens: Vec<[u32; BLOCK_SIZE]>,
     blocks: Vec<u32>,
     /// Number of requests whose last node is this node or a node below it.
@@ -49,7 +49,7 @@ struct Request {
     /// The node of the request's last block that is in the tree.
     end: usize,
     in_tree: usize,
-    /// Number of leading tokens that are computed.
+    /// Number of tokens at the start of the request that are computed.
     computed: usize,
 }
 

@@ -8,7 +8,7 @@ use crate::bytes::{pick, simpler_list, smaller, some, up_to};
 use crate::case::{Machine, Script};
 use kvpool_lab::failure::{Failure, same};
 
-/// Number of blocks, null block included.
+/// The setting of the list: its number of blocks, including the null block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
     num_blocks: usize,
@@ -23,7 +23,7 @@ impl<'a> Arbitrary<'a> for Setting {
 /// An operation on the list. Block ids may be below or above the valid range.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Allocates this number of blocks.
+    /// Allocates this number of blocks from the front of the list.
     Pop(usize),
     /// Frees a block at the front of the list, so that it is allocated next.
     PushFront(usize),

@@ -32,7 +32,7 @@ impl<'a> Arbitrary<'a> for Setting {
 pub enum Operation {
     /// Registers a block with the content at the given position of a prompt.
     Insert(usize, Vec<u32>, usize),
-    /// Marks a block as computed.
+    /// Marks the content of a block as computed.
     MarkComputed(usize),
     /// Removes a block.
     Remove(usize),

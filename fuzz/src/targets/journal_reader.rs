@@ -14,7 +14,7 @@ use kvpool_lab::failure::{Failure, guarded, same};
 const MOST_BLOCKS: usize = 1 << 12;
 /// Maximum number of tokens that one operation appends, because a replay creates all of them.
 const MOST_TOKENS: usize = 1 << 20;
-/// Maximum number of operations of a replay.
+/// Maximum number of operations of a journal that is replayed.
 const MOST_OPERATIONS: u64 = 300;
 
 /// Corrects the lengths and checksums of all frames in a file. A frame that is longer than the

@@ -25,8 +25,8 @@ fn spec(bytes: &mut Bytes<'_>) -> GroupSpec {
         _ => Keep::Nothing,
     };
     let margin = usize::from(bytes.one_in(5));
-    // Full attention keeps all blocks or none. For the other kinds, a draw decides whether hits may end
-    // inside blocks.
+    // Hits end inside of blocks (`partial_hits`) only in groups of full attention that cache blocks and
+    // have no margin.
     let is_full = kind == GroupKind::Full && matches!(keep, Keep::Every(_) | Keep::Junctions);
     let is_sliding = matches!(kind, GroupKind::Sliding { .. });
     let sink_tokens = if is_sliding && bytes.one_in(3) { 1 + bytes.below(5) } else { 0 };
@@ -35,7 +35,7 @@ fn spec(bytes: &mut Bytes<'_>) -> GroupSpec {
 }
 
 /// Returns the lists of groups to try while shrinking a failure: the list without one of its groups, or
-/// with one group simplified.
+/// with a simpler version of one group.
 pub(crate) fn simpler(specs: &[GroupSpec]) -> Vec<Vec<GroupSpec>> {
     let mut all = Vec::new();
     for (at, &spec) in specs.iter().enumerate() {

@@ -46,7 +46,7 @@ const USUAL: &[(&str, u8)] = &[
     ("evict", 2),
 ];
 
-/// Weights of the calls for a phase in which requests finish, so that a reset can succeed.
+/// How often each call is drawn in a phase in which requests finish, so that a reset can succeed.
 const DRAINING: &[(&str, u8)] = &[
     ("admit", 0),
     ("append", 1),
@@ -63,8 +63,8 @@ const DRAINING: &[(&str, u8)] = &[
     ("end_fence", 8),
 ];
 
-/// Weights of the calls for a run in which the laboratory itself reads the events: the call
-/// `take_events` is never drawn.
+/// How often each call is drawn in a run in which the laboratory itself reads the events. The call
+/// `take_events` is never drawn there, because it would take events that the laboratory has to check.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
 pub(crate) const fn weights(world: &ManagerWorld) -> Weights {
@@ -95,15 +95,15 @@ const STATES: &[(&str, &[RequestState])] = &[
 const ANY: &[RequestState] = &[];
 const APPENDABLE: &[RequestState] = &[RequestState::Running, RequestState::Running, RequestState::Preempted];
 
-/// The call that is being drawn, and data that its arguments share, such as the request.
+/// The name of the call that is being drawn, and data that its arguments share, such as the request.
 #[derive(Debug, Default)]
 pub struct Draft {
     call: &'static str,
     /// The request.
     request: Option<i64>,
-    /// The requests that were drawn for a batch.
+    /// The numbers of the requests that were drawn for the batch of the call.
     rows: Vec<i64>,
-    /// Number of tokens of the prompt.
+    /// Number of tokens of the prompt that was drawn for the call.
     tokens: usize,
 }
 
@@ -245,7 +245,8 @@ fn length(bytes: &mut Bytes<'_>, world: &ManagerWorld, call: &str, number: Optio
     }
 }
 
-/// Draws the contents of the blocks that become full if requests get these numbers of tokens.
+/// Draws the contents of the blocks that become full when each request gets the number of tokens of its
+/// row.
 fn filled(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, rows: &[(i64, usize)]) -> Filled {
     let epoch = world.manager().pool().epoch();
     world.requests.filled(rows, &mut world.prompts, epoch, || content(bytes))
@@ -287,16 +288,17 @@ fn append(bytes: &mut Bytes<'_>, world: &mut ManagerWorld, draft: &mut Draft) ->
     });
     let offsets =
         if is_steady && bytes.one_in(2) { Vec::new() } else { [0].into_iter().chain(ends).collect() };
-    // These tokens are accepted drafts, so the engine has already chosen them.
+    // The tokens of this append are accepted drafts, which the engine has already chosen. So their
+    // contents are not drawn.
     let filled =
         if accepts { filled(&mut Bytes::new(&[]), world, &rows) } else { filled(bytes, world, &rows) };
     let tokens = counts.iter().sum();
     AppendRecord { rows: batch(&numbers), tokens, offsets, computed, covered, most_changes, filled }
 }
 
-/// Draws the number of computed tokens of an append to a hybrid model (full attention together with
-/// windows or states). An engine that follows the rules may report this number. Also returns whether
-/// some of these tokens are accepted drafts.
+/// Draws the number of computed tokens that an append reports for a request of a hybrid model (full
+/// attention together with windows or states). The number is always one that an engine may report. Also
+/// returns whether some of these tokens are accepted drafts.
 fn hybrid_counts(
     bytes: &mut Bytes<'_>,
     world: &ManagerWorld,
@@ -533,7 +535,7 @@ pub(crate) fn spoil(slot: Slot<'_>, bytes: &mut Bytes<'_>, world: &mut ManagerWo
             1 => others(children, bytes, |number| IdRecord(id(number))),
             2 => drop(children.pop()),
             _ => {
-                // List the same child twice, with two parents.
+                // Fork one request twice into the same child, which the manager has to refuse.
                 parents.extend(parents.first().cloned());
                 children.extend(children.first().cloned());
             }

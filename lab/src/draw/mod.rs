@@ -14,17 +14,18 @@ use kvpool_journal::calls::Slots;
 use crate::bytes::Bytes;
 use crate::world::{Call, World};
 
-/// The weight of a call without an explicit weight.
+/// How often a call is drawn, relative to the others, if the lists of the world do not contain it.
 pub const USUAL: u8 = 4;
-/// On average, one in this number of arguments is invalid.
+/// On average, one in this number of arguments is made invalid on purpose.
 const WRONG: usize = 14;
-/// A call without valid arguments is made with a probability of one in this number.
+/// If no valid arguments exist for a drawn call, the call is made nevertheless with a probability of
+/// one in this number. Otherwise another call is drawn.
 const IMPOSSIBLE: usize = 10;
-/// Maximum number of attempts to draw a call with valid arguments.
+/// Maximum number of calls that are drawn one after another until one can be made.
 const ATTEMPTS: usize = 20;
 
-/// Lists of calls and their weights. The probability of a call is proportional to its weight. If
-/// several lists contain a call, the first one applies.
+/// Lists of call names with a weight for each. The probability of a call is proportional to its weight.
+/// If several lists contain a call, the first one applies.
 pub type Weights = &'static [&'static [(&'static str, u8)]];
 
 fn weight(weights: Weights, name: &str) -> usize {

@@ -12,7 +12,7 @@ use crate::world::prompts::{Path, SALTED, TWIN};
 
 /// Maximum number of blocks of a pool, including blocks that a resize adds.
 const MOST_BLOCKS: usize = 15;
-/// Maximum number of blocks of a prompt.
+/// Maximum number of blocks of a drawn prompt.
 const LONGEST: usize = 6;
 
 const USUAL: &[(&str, u8)] = &[
@@ -34,7 +34,8 @@ const USUAL: &[(&str, u8)] = &[
     ("mark_accessed", 2),
 ];
 
-/// Weights of calls after which a caller may hold a later part of a prefix without its start.
+/// How often the calls are drawn with which a caller can get into a special state: it holds a later
+/// part of a prefix, but not the start of this prefix.
 const BREAKING: &[(&str, u8)] = &[
     ("acquire", 0),
     ("release", 0),
@@ -46,8 +47,8 @@ const BREAKING: &[(&str, u8)] = &[
     ("disown", 0),
 ];
 
-/// Weights of the calls for a run in which the laboratory itself reads the events: the call
-/// `take_events` is never drawn.
+/// How often each call is drawn in a run in which the laboratory itself reads the events. The call
+/// `take_events` is never drawn there, because it would take events that the laboratory has to check.
 const LATE: &[(&str, u8)] = &[("take_events", 0)];
 
 pub(crate) const fn weights(setting: &Setting) -> Weights {
@@ -64,7 +65,7 @@ pub(crate) const fn weights(setting: &Setting) -> Weights {
 pub struct Draft {
     /// The prompt that the call uses, and the position in it of the call's first block.
     prompt: Option<(Path, usize)>,
-    /// The number of blocks that the prompt has to cover.
+    /// Minimum number of blocks of the prompt that is drawn for the call.
     blocks: usize,
 }
 
@@ -120,7 +121,8 @@ fn table(bytes: &mut Bytes<'_>, world: &PoolWorld, fits: impl Fn(&Table) -> bool
     bytes.pick(&fitting).map(|&table| table.clone())
 }
 
-/// Returns the next blocks of a table to be registered, and the position of the first of them.
+/// Returns the first blocks of a table that are not registered yet, and the position of the first of
+/// them in the table.
 fn part(bytes: &mut Bytes<'_>, world: &PoolWorld) -> Option<(Option<Path>, usize, Vec<usize>)> {
     let new = |table: &Table| table.registered < table.blocks.len();
     let Table { blocks, prompt, registered, .. } = table(bytes, world, new)?;

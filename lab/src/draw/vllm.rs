@@ -48,12 +48,12 @@ const NO_HASHES: &[(&str, u8)] = &[
     ("set_hash", 0),
     ("reset_hash", 0),
 ];
-/// Weights of the calls for a run in which no KV-cache group is declared to be chained. In most runs, a
-/// group is.
+/// How often each call is drawn in a run in which no KV-cache group is declared to be chained (each of
+/// its blocks depends on the one before it). In most runs, one group is chained.
 const UNCHAINED: &[(&str, u8)] = &[("chain_group", 16)];
 
-/// Returns the weights of the calls. Some of them write a pool's data directly, as vLLM's tests do; the
-/// settings determine which of these calls are drawn.
+/// Returns how often each call is drawn. Some of them write a pool's data directly, as vLLM's tests do;
+/// the settings determine which of these calls are drawn.
 pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
     match (by_hand, is_chained) {
         (ByHand::Nothing, false) => &[UNCHAINED, NO_HASHES, NO_QUEUE, USUAL],
@@ -68,14 +68,14 @@ pub(crate) const fn weights(by_hand: ByHand, is_chained: bool) -> Weights {
 /// Data that the arguments of a call share while the call is drawn, such as the key.
 #[derive(Debug, Default)]
 pub struct Draft {
-    /// The blocks that the call caches, and their keys.
+    /// The blocks that this call caches, with the key of each.
     part: Option<(Vec<u32>, Vec<Option<Key>>)>,
-    /// The number of blocks for which the call needs keys.
+    /// The number of blocks for which keys must be drawn.
     blocks: usize,
-    /// The partly filled block that the call caches.
+    /// The partly filled block that this call caches.
     half: Option<Half>,
     key: Option<Key>,
-    /// Whether a block was already drawn for another argument of this call.
+    /// Whether a block was already drawn for an earlier argument of this call.
     has_id: bool,
 }
 
@@ -177,8 +177,8 @@ fn numbers(bytes: &mut Bytes<'_>, world: &VllmWorld) -> Vec<u32> {
     (0..1 + bytes.below(3)).map(|_| id(bytes, world)).collect()
 }
 
-/// Draws one block: the partly filled block of the draft, a block that has the drawn key, or any block.
-/// If a call takes two blocks, the first has a hash and the second has none.
+/// Draws one block: the partly filled block that this call caches, a block that has the drawn key, or
+/// any block. If a call takes two blocks, the first has a hash and the second has none.
 fn block(bytes: &mut Bytes<'_>, world: &VllmWorld, draft: &mut Draft) -> u32 {
     if let Some(half) = draft.half {
         return half.block;

@@ -104,7 +104,8 @@ pub(crate) fn after(world: &mut PoolWorld, call: &C, answer: &Answer) -> Result<
     Ok(())
 }
 
-/// Records allocated blocks. If the last call was a lookup, they continue its prompt.
+/// Records allocated blocks. If the call before the allocation was a lookup, the blocks are for the
+/// rest of the prompt that it looked up.
 fn allocated(world: &mut PoolWorld, blocks: Vec<usize>) {
     let Some((path, table)) = world.pending.take() else {
         world.hold(blocks, None, 0);
@@ -135,7 +136,8 @@ fn placed(world: &mut PoolWorld, blocks: &[usize], path: &Path, start: usize, re
     }
 }
 
-/// Records that blocks of a prompt were registered, computed, or exchanged for cached ones.
+/// Records that a call has registered blocks of a prompt, has marked them as computed, or has replaced
+/// them by cached blocks with the same content.
 fn entered(
     world: &mut PoolWorld,
     adopted: bool,
@@ -146,8 +148,8 @@ fn entered(
 ) {
     let mut now = old.to_vec();
     changes.iter().for_each(|&(at, block)| now[at] = block);
-    // A call ends at a collision. The blocks after it are unchanged, and may be registered with another
-    // content.
+    // A call stops at the first block whose key collides with that of another content. The blocks from
+    // there on are unchanged, and may be registered with another content.
     let is_placed = |(at, block): &(usize, &usize)| {
         let content = world.model.content(path, start + at);
         world.model.pool().registered_content(**block) == Some(&content)

@@ -55,7 +55,8 @@ fn changed(changes: &[(usize, usize)]) -> Value {
     Value::List(changes.iter().map(change).collect())
 }
 
-/// Converts the changes of the block tables of a batch to the form of an expected answer.
+/// Converts the changes that an append makes in the block tables of a batch to the answer that the
+/// manager must give.
 fn changed_rows(changes: &[(usize, usize, usize)]) -> Value {
     let change = |&(row, at, block): &(usize, usize, usize)| {
         Value::Change(vec![row as u64, at as u64, block as u64], 0)
@@ -118,7 +119,7 @@ impl Model {
         Self { manager, block_size, epoch: 0, time: (keeps_time, None) }
     }
 
-    /// Returns the reference manager.
+    /// Returns the reference manager that the model contains.
     #[must_use]
     pub const fn manager(&self) -> &ReferenceManager {
         &self.manager
@@ -298,7 +299,7 @@ fn forked(ForksRecord { parents, children }: &ForksRecord) -> Vec<(i64, i64)> {
     numbers(parents).into_iter().zip(children).collect()
 }
 
-/// Converts a planned operation for the model. Its tokens come from the record of the plan.
+/// Converts a planned operation for the model. Its tokens are those that the recorded plan contains.
 fn step(
     planned: &PlannedOperation,
     plan: &PlanRecord,
@@ -323,8 +324,8 @@ fn step(
     }
 }
 
-/// Returns the tokens that a plan admits or appends for a request. A plan has at most one operation per
-/// request.
+/// Returns the tokens with which a plan admits a request, or which it appends to the request. A plan
+/// has at most one operation per request.
 fn planned_tokens(plan: &PlanRecord, of: i64, requests: &Requests, prompts: &Prompts) -> Vec<u32> {
     let tokens = plan.planned.iter().find_map(|one| match one {
         Planned::Admit { request: IdRecord(id), prompt, .. } if number(id) == of => {
@@ -517,8 +518,9 @@ pub(crate) fn after(
             truncate(world, named(request), *tokens)?;
         }
         C::TruncateBatch { rows: batch, tokens, until } => {
-            // If the release waits for a step or fence, the end of a prefix remains held although its
-            // start may not. Then closedness cannot be checked.
+            // If the release waits for a step or fence, the last blocks of a prefix may remain held
+            // while its first blocks are evicted. Then the check that every cached block has a cached
+            // parent does not apply.
             world.whole &= *until == UntilRecord::Now;
             let mut all = rows(batch).into_iter().zip(tokens);
             all.try_for_each(|(number, &keep)| truncate(world, number, keep))?;
@@ -564,7 +566,8 @@ pub(crate) fn after(
         }
         C::Reset {} => {
             // A request that survives a reset holds no blocks and reads nothing. When it continues, it
-            // may hold blocks without the start of their prefix, so closedness cannot be checked.
+            // may hold blocks without the start of their prefix. Then the check that every cached block
+            // has a cached parent does not apply.
             world.whole |= world.subject.manager().num_requests() == 0;
             world.memory.change_weights();
             world.layers.iter_mut().for_each(|layers| layers.change_weights(world.memory.weights()));
@@ -647,8 +650,8 @@ pub(crate) fn explain(
         C::ForkBatch { forks } => {
             forked(forks).into_iter().for_each(|(parent, child)| explained.forked(parent, child));
         }
-        // The digests of a hasher differ in every epoch, but the artificial keys of the laboratory do
-        // not.
+        // A change of epoch ends the check of explanations: the digests of a hasher differ in every
+        // epoch, but the artificial keys of the laboratory do not.
         C::BumpEpoch {} => {
             world.explained = None;
             return Ok(());
@@ -666,8 +669,8 @@ fn admitted(world: &mut ManagerWorld, number: i64, part: Part) {
     }
 }
 
-/// Records that a request got tokens and, if given, committed a number of them. Its tables cover
-/// `slots` tokens.
+/// Records that a request got the tokens `new` and, if `computed` is given, that it has committed this
+/// number of tokens. Its tables cover `slots` tokens.
 fn grown(
     world: &mut ManagerWorld,
     number: i64,

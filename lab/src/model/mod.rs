@@ -1,5 +1,6 @@
-//! The models of the subjects: they compute the answers that calls must give. They are written from the
-//! subjects' documentation. No other module of the laboratory knows calls by name.
+//! The models of a pool, a manager and vLLM's pool: they compute the answers that calls must give. They
+//! are written from the documentation of these three. No other module of the laboratory knows calls by
+//! name.
 
 mod answers;
 pub(crate) mod caller;

@@ -15,12 +15,12 @@ use crate::world::prompts::{Prompts, named};
 pub enum Expected {
     /// The pool refuses the call and changes nothing.
     Refused,
-    /// The pool refuses the call with this text and changes nothing.
+    /// The pool refuses the call with this error text and changes nothing.
     RefusedAs(&'static str),
     /// The call succeeds and returns this value.
     Is(Value),
-    /// The call succeeds. Its value depends on the order of eviction or on hints, so the model does not
-    /// know it.
+    /// The call succeeds. The value that it returns depends on the order of eviction or on hints, so
+    /// the model does not know it.
     Done,
 }
 
@@ -30,15 +30,16 @@ pub(super) const STALE: Expected = Expected::RefusedAs("no longer holds what it 
 /// The counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Number of blocks that were allocated.
+    /// Number of blocks that the pool has allocated so far.
     pub allocated: u64,
-    /// Number of blocks whose content was evicted.
+    /// Number of blocks whose content was evicted so far.
     pub evicted: u64,
-    /// Number of blocks that lookups found and acquired.
+    /// Number of blocks that lookups found and acquired so far.
     pub hits: u64,
     /// Number of blocks that lookups asked for and did not find.
     pub misses: u64,
-    /// Number of lookups and registrations that ended early because of a collision.
+    /// Number of lookups and registrations that ended early because two contents have the same key (a
+    /// collision).
     pub collisions: u64,
 }
 
@@ -50,11 +51,12 @@ pub struct Model {
     pub(super) setting: Setting,
     pub(super) counted: Counted,
     pub(super) epoch: u64,
-    /// The hash algorithm of the cached contents. It has no meaning if the cache is empty.
+    /// The hash algorithm with which the cached contents were hashed. It has no meaning if the cache is
+    /// empty.
     pub(super) algorithm: u8,
     keeps_time: bool,
     pub(super) retained: Retained,
-    /// The blocks that lookups acquired in this call.
+    /// The blocks that lookups have acquired in the present call.
     pub(super) hits: Vec<usize>,
 }
 
@@ -129,7 +131,7 @@ impl Model {
         self.pool.is_registered(block)
     }
 
-    /// Returns whether the model knows the order of eviction.
+    /// Returns whether the model knows the pool's order of eviction, which is so only under LRU.
     pub(crate) fn knows_order(&self) -> bool {
         self.setting.is_lru()
     }
@@ -149,7 +151,7 @@ impl Model {
         self.pool.content(b"", path, position)
     }
 
-    /// Returns whether a registered block has another content with the same key.
+    /// Returns whether a registered block has another content whose key equals that of this content.
     pub(super) fn collides(&self, (_, _, path): &Content) -> bool {
         let other = |block| {
             self.pool
@@ -159,8 +161,8 @@ impl Model {
         self.setting.collisions && (1..self.pool.num_blocks()).any(other)
     }
 
-    /// Returns the first of `blocks` blocks of a prompt, beginning at block `start`, whose content
-    /// collides. The result is relative to `start`.
+    /// Returns the first of `blocks` blocks of a prompt, beginning at block `start`, whose key equals
+    /// that of another registered content. The result is relative to `start`.
     pub(super) fn first_collision(&self, path: &[u32], start: usize, blocks: usize) -> Option<usize> {
         let end = (start + blocks).min(path.len());
         (start..end).find(|&at| self.collides(&self.content(path, at))).map(|at| at - start)

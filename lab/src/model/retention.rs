@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use crate::model::reference::ReferencePool;
 use kvpool::retention::{Keep, Priority, Retention, RetentionStats, Then, Ttl};
 
-/// The only tenant that has limits.
+/// The only tenant to which the laboratory gives limits.
 pub(crate) const TENANT: u32 = 1;
 
-/// The hints that apply to a block.
+/// The hints that apply to one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     keep: Keep,
-    /// Time to live after the last use, in seconds.
+    /// The block's time to live after its last use, in seconds.
     idle: Option<f64>,
     deadline: Option<f64>,
     then: Then,
@@ -90,8 +90,8 @@ impl Retained {
         self.count(|entry| entry.tenant)
     }
 
-    /// Applies a hint to a block. Returns the numbers of accepted, shortened (clipped) and ignored
-    /// hints.
+    /// Applies a hint to a block. Returns three numbers, each 0 or 1: of accepted, of shortened
+    /// (clipped) and of ignored hints.
     pub(crate) fn retain(&mut self, block: usize, hint: Retention, idle: bool) -> [usize; 3] {
         let full = self.pinned() >= self.pin_budget;
         let Some(entry) = self.entries.get_mut(&block) else { return [0, 0, 1] };

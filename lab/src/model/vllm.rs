@@ -18,21 +18,21 @@ type Outcome<T> = Result<T, VllmError>;
 pub enum Expected {
     /// The call succeeds and returns this value.
     Is(Value),
-    /// The call is refused with this error.
+    /// The pool refuses the call with this error.
     Refused(VllmError),
     /// The call is refused with any error of the core.
     RefusedByCore,
     /// The report about a hint for several blocks. If none of the blocks has a hash, the hint is
     /// applied to none.
     Hint {
-        /// Number of blocks, without the null block.
+        /// Number of blocks in the call, without the null block.
         blocks: u64,
-        /// Number of blocks that have a hash.
+        /// Number of blocks in the call that have a hash.
         hashed: u64,
-        /// Whether the call may also be refused.
+        /// Whether the pool may also refuse the call.
         may_refuse: bool,
     },
-    /// The call succeeds. Its value depends on hints, so the model does not know it.
+    /// The call succeeds. The value that it returns depends on hints, so the model does not know it.
     Done,
 }
 
@@ -54,7 +54,7 @@ pub struct Block {
     pub refs: i32,
     /// The hash of the block, with the number of tokens that it covers.
     pub hash: Option<(Key, Option<u32>)>,
-    /// Additional keys of the block.
+    /// The keys that the block has in addition to its hash.
     pub further: Vec<Key>,
     content: Option<Content>,
     /// Whether the block was put at the back of the queue while it had no hash.
@@ -63,16 +63,17 @@ pub struct Block {
     at_front: bool,
 }
 
-/// The blocks that have a key.
+/// The blocks that have a certain key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// The blocks that have the key, the one that got it first at the start.
+    /// The blocks that have the key, in the order in which they got it.
     pub copies: Vec<u32>,
-    /// Whether two blocks had the key at the same time. Reset when no block has the key any more.
+    /// Whether two blocks had the key at the same time. The value becomes false when no block has the
+    /// key any more.
     pub was_shared: bool,
 }
 
-/// The model of a pool.
+/// The model of vLLM's pool.
 #[derive(Clone, Debug)]
 pub struct Model {
     setting: Setting,
@@ -89,9 +90,9 @@ pub struct Model {
     /// Number of contents that blocks have got so far.
     contents: u64,
     now: Option<f64>,
-    /// The keys that the latest call removed.
+    /// The keys that the latest call removed from the index.
     pub(crate) removed: Vec<Removed>,
-    /// For each block that the latest call cached, whether its key was new.
+    /// For each block that the latest call cached, whether the index did not contain its key before.
     pub(crate) stored: Vec<Option<bool>>,
 }
 
@@ -115,7 +116,7 @@ fn done(outcome: Outcome<()>) -> Expected {
 }
 
 impl Model {
-    /// Creates the model of a new pool.
+    /// Creates the model of a new pool with these settings.
     #[must_use]
     pub fn new(setting: &Setting, keeps_time: bool) -> Self {
         Self {
@@ -140,7 +141,7 @@ impl Model {
         self.queue.len().saturating_sub(self.withheld)
     }
 
-    /// Returns the blocks that have a key.
+    /// Returns the blocks that have the key `key`.
     #[must_use]
     pub fn entry(&self, key: &Key) -> &Entry {
         static NOWHERE: Entry = Entry { copies: Vec::new(), was_shared: false };
@@ -171,7 +172,7 @@ impl Model {
         ids.filter(|&id| holds(id, &self.blocks[id as usize])).collect()
     }
 
-    /// Returns whether the pool's policy uses the time.
+    /// Returns whether the eviction policy of the pool uses the time.
     #[must_use]
     pub const fn keeps_time(&self) -> bool {
         self.keeps_time
@@ -412,7 +413,8 @@ impl Model {
             self.check(block)?;
             let (hash, wanted) = (self.blocks[block as usize].hash, tokens_of(at));
             let cached = hash.filter(|_| key_of(at).is_some()).map(|(_, tokens)| tokens);
-            // A content with an unknown number of tokens may cover enough tokens.
+            // If the number of tokens of a content is unknown, it may be large enough, so the block
+            // counts as cached.
             if let Some(cached) = cached.filter(|cached| cached.is_none_or(|cached| cached >= wanted)) {
                 return Err(VllmError::AlreadyCached { block, cached: cached.unwrap_or(0), wanted });
             }
@@ -467,8 +469,8 @@ impl Model {
         }
     }
 
-    /// Removes a block from a key. Returns whether no block has the key afterwards, or `None` if the
-    /// key did not lead to the block.
+    /// Removes a block from the blocks of a key. Returns whether no block has the key afterwards, or
+    /// `None` if the block did not have the key.
     fn remove_from_index(&mut self, key: &Key, block: u32) -> Option<bool> {
         let (_, entry) = self.entries.get_mut(key.as_bytes())?;
         let at = entry.copies.iter().position(|&copy| copy == block)?;

@@ -1,5 +1,5 @@
-//! Compares the order of eviction, the order of the free list, the sums, the counters and every block
-//! of a pool with the model.
+//! Compares the order of eviction, the order of the free list, the numbers of blocks in each state, the
+//! counters and every block of a pool with the model.
 
 use crate::model::reference::indices;
 use kvpool::retention::TenantId;

@@ -24,14 +24,15 @@ impl Written {
         }
     }
 
-    /// Records that an engine wrote the blocks of a prompt, from `start` on.
+    /// Records that an engine wrote the blocks of a prompt, beginning at block `start`.
     pub(crate) fn write(&mut self, blocks: &[usize], path: &[u32], start: usize) {
         for (at, &block) in blocks.iter().enumerate() {
             self.bytes.insert(block, path[..=start + at].to_vec());
         }
     }
 
-    /// Checks the bytes of blocks that a lookup returned for a prompt, from `start` on.
+    /// Checks the bytes of blocks that a lookup returned for a prompt, beginning at block `start` of
+    /// the prompt.
     pub(crate) fn expect(&self, blocks: &[usize], path: &[u32], start: usize) -> Result<(), Failure> {
         for (at, block) in blocks.iter().enumerate() {
             same("bytes of a hit", &self.bytes.get(block).map(Vec::as_slice), &path.get(..=start + at))?;

@@ -15,14 +15,15 @@ use crate::world::requests::{counted, id, named};
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     expected: ManagerStats,
-    /// Running swaps by number: whether the swap moves to the host, and its number of requests.
+    /// The swaps that are not completed, by number: whether the swap moves to the host, and its number
+    /// of requests.
     swaps: BTreeMap<u64, (bool, u64)>,
 }
 
-/// The expectations about a call, from the state before it.
+/// What a call is expected to add to the counters, computed from the state before the call.
 #[derive(Debug)]
 pub(crate) struct Before {
-    /// The amounts that the call adds if it succeeds.
+    /// The amounts that the call adds to the counters if it succeeds.
     added: ManagerStats,
     /// The kind of each operation of a step: an admission, a resumption, or neither.
     planned: Vec<Option<Seat>>,
@@ -113,8 +114,8 @@ fn fit(manager: &CacheManager, requests: &[Name], out: bool) -> Option<Fit> {
 }
 
 impl Counters {
-    /// Records a call that was made. `arrived` is the number of tokens that a request has after its
-    /// load, if this is known.
+    /// Adds to the expected counters what a call has changed. `arrived` is the number of tokens that a
+    /// request has after its load, if this is known.
     pub(crate) fn note(
         &mut self,
         before: Before,

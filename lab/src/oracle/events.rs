@@ -18,7 +18,7 @@ type Content = (BlockHash, u16);
 pub struct Follower {
     /// The hashes that lookups can find according to the events, with their parents.
     matchable: BTreeMap<Content, Option<Content>>,
-    /// The epoch of the pool according to the events.
+    /// The epoch that the pool has according to the events.
     epoch: u64,
     /// The contents that were stored since the last call of `take_stored`, as keys and groups.
     stored: Vec<(u64, u16)>,
@@ -36,8 +36,9 @@ impl Follower {
         std::mem::take(&mut self.stored)
     }
 
-    /// Reads new events, and compares the matchable contents with the blocks of the pool. If the blocks
-    /// of a KV-cache group have parents, `chained` returns the number of keys per block.
+    /// Reads new events, and compares the contents that lookups can find according to the events with
+    /// the blocks of the pool. If the blocks of a KV-cache group have parents, `chained` returns the
+    /// number of keys per block.
     pub(crate) fn follow(
         &mut self,
         batch: EventBatch,

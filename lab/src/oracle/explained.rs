@@ -22,9 +22,9 @@ use crate::world::requests::id;
 #[derive(Clone, Debug)]
 pub(crate) struct Explained {
     groups: Groups,
-    /// The contents that were cached at any time.
+    /// The contents that were cached at some time of the run.
     ever: BTreeSet<Content>,
-    /// The hash units whose tokens were computed.
+    /// The hash units (the parts of prompts that have a digest each) whose tokens were computed.
     written: BTreeSet<u64>,
     /// Number of hash units that each request hit. A hit may begin in the middle of a prompt if
     /// attention is chunked, even if the units before it were never computed.
@@ -44,7 +44,7 @@ impl Explained {
         Self { groups, ever, written, hit, asked: 0, found: 0 }
     }
 
-    /// Returns the observers that the manager needs.
+    /// Returns the settings of the observers that the manager needs for these checks.
     pub(crate) fn watch(event_capacity: usize) -> ManagerWatchConfig {
         ManagerWatchConfig {
             event_capacity,
@@ -56,8 +56,8 @@ impl Explained {
         }
     }
 
-    /// Records that the first external tokens of a request were loaded, even if the request cannot
-    /// continue from them.
+    /// Records that the first external tokens of a request were loaded, even if the load failed and the
+    /// request therefore cannot continue.
     pub(crate) fn loaded(&mut self, manager: &CacheManager, number: i64, tokens: usize) {
         if let Ok(cursor) = manager.cursor(&id(number)) {
             let units = tokens / self.groups.unit();
@@ -102,7 +102,8 @@ impl Explained {
         Some((key(hashes, self.groups.naming_unit(group, Blocks(block))?.0)?, group as u16))
     }
 
-    /// Returns whether `among` contains every content that a group needs for a hit of this length.
+    /// Returns whether the set `among` contains every content that a group needs for a hit of this
+    /// length.
     fn serves(&self, hashes: &[BlockHash], group: usize, tokens: usize, among: &BTreeSet<Content>) -> bool {
         let spec = self.groups.specs()[group];
         let (Blocks(first), Blocks(end)) = spec.needed(Tokens(tokens));

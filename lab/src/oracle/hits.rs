@@ -37,7 +37,8 @@ fn content(world: &ManagerWorld, path: &Path, group: usize, block: usize) -> Opt
 }
 
 /// Returns whether a group has all blocks that a hit of this length needs: those of every token that
-/// the next token reads, and those of the group's margin.
+/// the next token reads, and the blocks after the hit that the group's setting `margin` requires in
+/// addition.
 fn serves(world: &ManagerWorld, path: &Path, group: usize, length: usize, has: &BTreeSet<Content>) -> bool {
     let spec = &world.setting.groups[group];
     let size = spec.block_tokens;

@@ -32,14 +32,14 @@ struct Engine {
     /// Number of tokens with written KV and states, whether committed or not.
     progress: usize,
     committed: usize,
-    /// Number of slots that the engine may write.
+    /// Number of slots in the request's block tables, which the engine may write.
     covered: usize,
-    /// The number of the weights that compute the request's KV.
+    /// The version of the weights that compute the request's KV.
     weights: u64,
-    /// For each append with slots for drafts whose tokens are not all committed: the number of the
-    /// request's tokens at that append.
+    /// For each append that had slots for drafts and whose tokens are not all committed yet: the number
+    /// of the request's tokens at that append.
     drafting: Vec<usize>,
-    /// Whether the request was truncated after such an append.
+    /// Whether the request was truncated after an append that had slots for drafts.
     is_cut: bool,
     /// The first token that was computed or loaded for this request, for each group. It is 0 for a
     /// group that caches content.
@@ -63,7 +63,7 @@ impl Engine {
         self.is_cut &= !self.drafting.is_empty();
     }
 
-    /// Records that the request's tables cover `slots` token slots.
+    /// Records that the request's block tables now have `slots` token slots.
     fn grow(&mut self, tokens: usize, slots: usize) {
         self.covered = self.covered.max(slots);
         if slots > tokens {
@@ -254,7 +254,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Computes the tokens that the next call commits.
+    /// Computes the tokens that the next call commits, before that call is made.
     pub(crate) fn before_commit(
         &mut self,
         memory: &mut Memory,
@@ -310,12 +310,12 @@ impl Layers {
         Ok(())
     }
 
-    /// Changes the weights. Requests that hold no blocks will continue with the new ones.
+    /// Changes the weights. Requests that hold no blocks will continue with the new weights.
     pub(crate) fn change_weights(&mut self, weights: u64) {
         self.engines.values_mut().for_each(|engine| engine.weights = weights);
     }
 
-    /// Records that a request was admitted or resumed with these weights.
+    /// Records that a request was admitted or resumed, with the version of the weights at that time.
     pub(crate) fn admitted(
         &mut self,
         manager: &CacheManager,
@@ -398,8 +398,8 @@ impl Layers {
         Some(Load { tokens: upto, state })
     }
 
-    /// Records that a request has new tokens and, if given, has committed a number of them. Its tables
-    /// cover `slots` tokens.
+    /// Records that a request has new tokens and, if `computed` is given, has committed this number of
+    /// tokens. Its tables cover `slots` tokens.
     pub(crate) fn grown(
         &mut self,
         manager: &CacheManager,
@@ -427,7 +427,7 @@ impl Layers {
         })
     }
 
-    /// Records a commit of a request that succeeded.
+    /// Records that a commit of a request has succeeded.
     pub(crate) fn committed(&mut self, number: i64, computed: usize) {
         if let Some(engine) = self.engines.get_mut(&number) {
             engine.commit(computed);
@@ -459,7 +459,8 @@ impl Layers {
         Ok(())
     }
 
-    /// Records that a request moves to the host, so the engine needs new slots for drafts.
+    /// Records that a request moves to the host. It loses its slots for drafts, so the engine has to
+    /// request new ones.
     pub(crate) fn moved(&mut self, number: i64, tokens: usize) {
         if let Some(engine) = self.engines.get_mut(&number) {
             engine.forget_drafts(tokens);

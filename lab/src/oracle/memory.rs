@@ -21,18 +21,19 @@ use crate::world::requests::{self, Requests, id};
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     block_size: usize,
-    /// Whether a block is overwritten as soon as it is free.
+    /// Whether the engine overwrites each block as soon as it is free, so that a later read of the
+    /// block is noticed.
     scribbles: bool,
     cells: BTreeMap<Place, Vec<Option<Kv>>>,
-    /// Number of changes of the weights: resets and epochs.
+    /// Number of times that the weights changed. Each reset and each new epoch changes them.
     weights: u64,
-    /// The number of the weights at the admission of each request. A request may keep KV that it
+    /// The version of the weights at the admission of each request. A request may keep KV that it
     /// computed with these weights.
     since: BTreeMap<i64, u64>,
     /// Whether the engine wrote to the destination of a planned copy before it took the plan. An engine
     /// must not do that, so nothing is checked afterwards.
     is_lost: bool,
-    /// The blocks that only a fence holds.
+    /// The blocks that only a fence holds, each with the fence or step that releases it.
     late: Vec<(Until, Place)>,
 }
 
@@ -123,7 +124,7 @@ impl Memory {
         self.weights += 1;
     }
 
-    /// Records the weights at the admission or resumption of a request.
+    /// Records the version of the weights at the admission or resumption of a request.
     pub(crate) fn admitted(&mut self, number: i64) {
         self.since.insert(number, self.weights);
     }
@@ -196,8 +197,7 @@ impl Memory {
                 continue; // trimmed
             }
             let place = Place { tier: info.tier, block };
-            // The engine has not made a planned copy yet, so check the source in place of the
-            // destination.
+            // While a copy is planned, the destination has no content yet, so check the source.
             let place = pending.get(&place).copied().unwrap_or(place);
             let found = self.cell(place, at % self.block_size);
             let expected = Kv::of(self.weights, &[], tokens.get(..=at).unwrap_or(tokens));

@@ -1,5 +1,5 @@
 //! Oracles are conditions that must be true after each call. The model ([`crate::model`]) computes the
-//! answers of calls, and each file here checks one property of the state.
+//! answers that calls must give, and each file here checks one property of the state.
 
 pub mod books;
 pub mod bytes;

@@ -90,7 +90,7 @@ pub(crate) fn fit(world: &mut ManagerWorld, call: &ManagerCall) -> Result<Option
     Ok(Some(fit))
 }
 
-/// Checks that the admission has the result that `fit` has predicted.
+/// Checks that the admission has the result that the call of `fit` before it has predicted.
 pub(crate) fn check_fit(
     fit: Option<&AdmissionFit>,
     answer: &Answer,

@@ -31,7 +31,7 @@ pub(crate) fn check(pool: &Pool, model: &mut Model, knows_order: bool) -> Result
     let references: Vec<i32> = (0..).take(model.blocks.len()).map(|id| pool.ref_count(id)).collect();
     let expected: Vec<i32> = model.blocks.iter().map(|block| block.refs).collect();
     same("references", &references, &expected)?;
-    // Include two ids outside of the pool, which the pool must count as free.
+    // Also ask about two block ids that the pool does not have. The pool must count them as free.
     let all: Vec<u32> = (0..model.blocks.len() as u32 + 2).collect();
     let unused = model.blocks_that(|_, block| block.refs == 0).len();
     same("blocks without references", &pool.num_evictable(&all), &(unused + 2))?;

@@ -22,7 +22,7 @@ pub struct Run<W: World> {
     pub setting: W::Setting,
     /// The calls that were made. If the run has a failure, the last call caused it.
     pub steps: Vec<Step<Call<W>>>,
-    /// The failure that ended the run.
+    /// The failure that ended the run, if there is one.
     pub failure: Option<Failure>,
     /// The data that was drawn for the calls and that they refer to, such as prompts.
     pub memory: Option<W::Memory>,
@@ -35,12 +35,13 @@ impl<W: World> Clone for Run<W> {
     }
 }
 
-/// Converts a call that was made to the form that a replay can make after other calls than in this run.
+/// Converts a call of this run to a form that can also be replayed after other calls than those of this
+/// run.
 pub(crate) fn step<C>(number: usize, operation: C, epoch: u64, answer: Answer) -> Step<C> {
     Step { number: number as u64, operation, epoch, answer }
 }
 
-/// Runs the calls that the bytes encode.
+/// Draws calls from the bytes and makes them, until one fails or the bytes end.
 #[must_use]
 pub fn run<W: World>(data: &[u8]) -> Run<W> {
     let mut bytes = Bytes::new(data);
@@ -52,7 +53,7 @@ pub fn run<W: World>(data: &[u8]) -> Run<W> {
         while !bytes.is_over() && steps.len() < MOST_CALLS {
             let Some(call) = draw(&mut bytes, &mut world) else { break };
             let epoch = world.epoch();
-            // A call that panics belongs to the run, too.
+            // Record the call before it is made, so that the run also contains a call that panics.
             steps.push(step(steps.len(), call.clone(), epoch, Answer::default()));
             let made = guarded(|| world.make(&call));
             if made.is_err() {

@@ -1,4 +1,4 @@
-//! Makes runs from random bytes.
+//! Makes runs whose choices come from random bytes.
 
 use std::time::Duration;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{Run, run};
 use crate::world::World;
 
-/// Minimum and maximum number of random bytes from which a run is made.
+/// Minimum and maximum number of random bytes from which the calls of one run are drawn.
 const LENGTHS: (usize, usize) = (40, 2000);
 
 /// A generator of the bytes of random runs. Equal seeds give equal bytes.
@@ -17,7 +17,7 @@ const LENGTHS: (usize, usize) = (40, 2000);
 pub struct Bytes(ChaCha8Rng);
 
 impl Bytes {
-    /// Creates the generator for a seed.
+    /// Creates the generator for this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
@@ -38,9 +38,9 @@ impl Iterator for Bytes {
 /// The condition under which random runs stop.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// Stop after this time.
+    /// Stop when this time has passed.
     Time(Duration),
-    /// Stop after this number of calls.
+    /// Stop when this number of calls was made.
     Calls(u64),
 }
 
@@ -53,11 +53,11 @@ pub struct Outcome<W: World> {
     pub calls: u64,
     /// Duration in seconds.
     pub seconds: f64,
-    /// The run that failed, if any.
+    /// The run that failed, or `None` if none failed.
     pub failed: Option<Run<W>>,
 }
 
-/// Makes random runs until one fails.
+/// Makes random runs until one of them fails or the condition `until` is true.
 #[must_use]
 pub fn random<W: World>(seed: u64, until: Until) -> Outcome<W> {
     let (begun, mut runs, mut calls) = (Instant::now(), 0, 0);

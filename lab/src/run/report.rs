@@ -47,7 +47,8 @@ pub fn report<W: World>(run: &Run<W>) -> Option<Report> {
     Some(Report { failure, setting: format!("{:?}", least.setting), calls, journal, test })
 }
 
-/// Returns the journal of a run. Makes the calls of the run again on a subject that records them.
+/// Returns the journal of a run. Makes the calls of the run again on a new pool or manager that records
+/// them.
 ///
 /// # Errors
 /// A call cannot be recorded, or panics.

@@ -32,7 +32,7 @@ use crate::oracle::layers::{self, Layers};
 use crate::oracle::memory::{self, Memory};
 use crate::oracle::{events::Follower, explained::Explained, hits, plans, requests};
 
-/// The limits of the drawn settings and arguments.
+/// The upper limits of the settings and arguments that are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
     /// Number of requests.
@@ -53,11 +53,11 @@ impl Scale {
 /// The settings of a manager, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Number of blocks of the device, null block included.
+    /// Number of blocks of the device's pool, including the null block.
     pub num_blocks: usize,
     /// Number of blocks of the host, null block included, or 0 for no host tier.
     pub host_blocks: usize,
-    /// Number of tokens of a block.
+    /// Number of tokens of each block.
     pub block_size: usize,
     /// Whether a fifth of the pool is reserved for running requests.
     pub watermark: bool,
@@ -73,7 +73,7 @@ pub struct Setting {
     pub scribbles: bool,
     /// Number of checks after which the expensive oracles run (events, digest, scrubber).
     pub looks: usize,
-    /// The limits of the drawn arguments.
+    /// The upper limits of the drawn arguments.
     pub scale: Scale,
     /// The KV-cache groups, or none for a model without groups.
     pub groups: Vec<GroupSpec>,
@@ -142,7 +142,7 @@ impl Setting {
     }
 }
 
-/// The part of a manager's state that is compared before and after a refused call.
+/// The part of a manager's state that a refused call must not change.
 type Observed = (
     Vec<(Vec<BlockId>, Vec<BlockId>, PoolStats)>,
     Vec<Option<(RequestInfo, Vec<Vec<BlockId>>)>>,
@@ -167,7 +167,7 @@ pub struct ManagerWorld {
     pub swaps: Vec<u64>,
     /// Open fences.
     pub tickets: Vec<u64>,
-    /// The number of the latest completed step.
+    /// The number of the latest completed step, or `None` if no step has completed.
     pub completed: Option<u64>,
     /// The latest time.
     pub now: f64,
@@ -178,35 +178,35 @@ pub struct ManagerWorld {
     /// The time that the latest call to the manager took.
     pub(crate) took: Duration,
     counters: Counters,
-    /// The engine of a hybrid model.
+    /// The simulated engine of a hybrid model.
     pub(crate) layers: Option<Layers>,
     /// The contents that were cached and computed so far, to check the explanations of misses.
     pub(crate) explained: Option<Explained>,
-    /// The calls that succeeded, if the manager has groups.
+    /// The calls that have succeeded so far, if the manager has groups.
     pub(crate) history: Vec<ManagerCall>,
     pub(crate) calls: usize,
     follower: Follower,
     scrubber: ManagerScrubber,
 }
 
-/// Number of checked calls per phase, and a number `n` of phases. In one of every `n` phases, all
-/// requests end.
+/// Number of checked calls per phase, and a number `n`. In one of every `n` phases, all requests end,
+/// so that a reset can succeed.
 const PHASE: (usize, usize) = (24, 6);
 
 impl ManagerWorld {
-    /// Returns the manager, for reading.
+    /// Returns the manager, which the caller can read but not change.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         self.subject.manager()
     }
 
-    /// Returns the manager's summary of a request.
+    /// Returns the manager's summary of a request, given the request's number in the laboratory.
     #[must_use]
     pub fn info(&self, number: i64) -> Option<RequestInfo> {
         self.manager().request(&id(number)).ok()
     }
 
-    /// Returns the numbers by which the laboratory identifies requests.
+    /// Returns the range of numbers by which the laboratory identifies requests.
     #[must_use]
     pub const fn numbers(&self) -> Range<i64> {
         0..self.setting.scale.requests
@@ -269,8 +269,8 @@ impl ManagerWorld {
         })
     }
 
-    /// Makes a call on the subject and on the model, and updates the records of the callers and the
-    /// engine. Does not run oracles.
+    /// Makes a call on the manager under test and on the model, and updates the records of the callers
+    /// and the engine. Does not run oracles.
     pub(crate) fn run(&mut self, call: &ManagerCall, step: Option<&StepPlan>) -> Result<Answer, Failure> {
         let until = self.until(call);
         let fenced = (until != Until::Now).then(|| memory::fenced(self.manager()));
@@ -331,9 +331,9 @@ impl ManagerWorld {
         self.follower.follow(batch, self.subject.manager().pool(), &self.prompts, chained)?;
         let stored = self.follower.take_stored();
         self.explained.iter_mut().for_each(|explained| explained.stored(stored.iter().copied()));
-        // Do not check closedness while copies are planned. A planned copy may hold a block that was
-        // removed from the order of eviction, and the parent of that block may be evicted before the
-        // plan is taken.
+        // Do not check that every cached block has a cached parent while copies are planned. A planned
+        // copy may hold a block that was removed from the order of eviction, and the parent of that
+        // block may be evicted before the plan is taken.
         let is_settled = self.manager().tiers().num_planned() == 0;
         if self.whole && is_settled {
             crate::oracle::closedness::check(&self.follower)?;

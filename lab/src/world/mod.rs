@@ -17,12 +17,13 @@ use crate::Failure;
 use crate::bytes::Bytes;
 use crate::draw::Weights;
 
-/// A subject of the laboratory. Besides the pool or manager, a world contains all data for drawing
-/// calls and for checking them.
+/// A pool or manager that the laboratory tests, together with all data for drawing calls and for
+/// checking them.
 pub trait World: Sized {
-    /// The type of the subject on which a journal can be replayed.
+    /// The type of the pool or manager under test, on which a journal can also be replayed.
     type Subject: Subject<Call: Slots + Simpler>;
-    /// The settings of the subject, and the settings that determine which calls are drawn for it.
+    /// The settings of the pool or manager, and the settings that determine which calls are drawn for
+    /// it.
     type Setting: Clone + Debug;
     /// Data that the arguments of a call share while the call is drawn, such as the prompt.
     type Draft: Default;
@@ -44,19 +45,19 @@ pub trait World: Sized {
     /// the memory of that world.
     ///
     /// # Errors
-    /// The subject refuses the settings.
+    /// The pool or manager refuses the settings.
     fn new(setting: &Self::Setting, memory: Option<&Self::Memory>) -> Result<Self, Failure>;
 
     /// Returns the data that was drawn so far and that calls refer to.
     fn memory(&self) -> &Self::Memory;
 
-    /// Returns the header of a journal of the subject.
+    /// Returns the header of a journal of the pool or manager under test.
     ///
     /// # Errors
-    /// The settings are not valid for the subject.
+    /// The settings are not valid for it.
     fn header(setting: &Self::Setting) -> Result<JournalHeader, Failure>;
 
-    /// Returns how often each call is drawn.
+    /// Returns how often each call is drawn, relative to the others.
     fn weights(&self) -> Weights;
 
     /// Returns the initial data that the arguments of a call share while the call is drawn.
@@ -75,15 +76,16 @@ pub trait World: Sized {
     /// replaced the block ids, swap ids and epochs.
     fn fit(&mut self, _call: &mut Call<Self>) {}
 
-    /// Makes a call on the subject and on the model, compares the answers, and runs the oracles.
+    /// Makes a call on the pool or manager and on the model, compares the answers, and runs the
+    /// oracles.
     ///
     /// # Errors
     /// The first difference.
     fn make(&mut self, call: &Call<Self>) -> Result<Answer, Failure>;
 
-    /// Returns the epoch of the subject.
+    /// Returns the present epoch of the pool or manager under test.
     fn epoch(&self) -> u64;
 }
 
-/// The calls of a world's subject.
+/// The type of the calls of a world's pool or manager.
 pub type Call<W> = <<W as World>::Subject as Subject>::Call;

@@ -25,20 +25,20 @@ use crate::oracle::{books, bytes::Written, closedness, digest, events::Follower,
 pub struct Table {
     /// A number that identifies the table.
     pub id: u64,
-    /// The blocks, in the order of the prompt.
+    /// The blocks of the table, in the order of the prompt.
     pub blocks: Vec<usize>,
     /// The prompt, or `None` if the blocks do not belong to a prompt.
     pub prompt: Option<Path>,
-    /// Number of leading blocks that are in the index.
+    /// Number of blocks at the start of the table that are in the index.
     pub registered: usize,
 }
 
 /// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Number of blocks, null block included.
+    /// Number of blocks of the pool, including the null block.
     pub num_blocks: usize,
-    /// Number of tokens of a block.
+    /// Number of tokens of each block.
     pub block_size: usize,
     /// The eviction policy.
     pub policy: EvictionPolicy,
@@ -46,7 +46,7 @@ pub struct Setting {
     pub retention: bool,
     /// How the pool treats a released block if another block has the same content.
     pub duplicates: DuplicatePolicy,
-    /// How the pool verifies hits.
+    /// How the pool verifies that a hit has the requested content.
     pub verify: Verify,
     /// The hash algorithm, if the contents of prompts are hashed. With `None`, their keys are
     /// artificial, which is faster.
@@ -110,7 +110,7 @@ impl Setting {
     }
 }
 
-/// The part of a pool's state that is compared before and after a refused call.
+/// The part of a pool's state that a refused call must not change.
 type Observed = (Vec<BlockId>, Vec<BlockId>, PoolStats);
 
 /// The pool, its model, and the blocks that its callers hold.
@@ -124,12 +124,12 @@ pub struct PoolWorld {
     pub model: Model,
     /// The prompts that were randomly generated in this run.
     pub prompts: Prompts,
-    /// The blocks that callers hold.
+    /// The block tables that callers hold.
     pub tables: Vec<Table>,
-    /// The matches that lookups returned, the latest first.
+    /// The matches that lookups have returned, the latest first.
     pub found: Vec<MatchRecord>,
-    /// The prompt of the last lookup, and the table of the blocks that it found. The next allocation is
-    /// for the remaining blocks of that prompt.
+    /// The prompt of the latest lookup, and the table of the blocks that it found. The next allocation
+    /// is for the remaining blocks of that prompt.
     pub pending: Option<(Path, Option<u64>)>,
     /// The number of the latest completed step.
     pub step: u64,
@@ -137,7 +137,7 @@ pub struct PoolWorld {
     pub now: f64,
     pub(crate) written: Written,
     next_table: u64,
-    /// Number of hashed prompts whose chains were already passed to the subject.
+    /// Number of hashed prompts whose chains were already passed to the pool.
     taught: usize,
     calls: usize,
     follower: Follower,
@@ -148,7 +148,7 @@ pub struct PoolWorld {
 const EVENTS: usize = 1000;
 
 impl PoolWorld {
-    /// Returns the pool, for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         self.subject.pool()
@@ -370,12 +370,12 @@ impl World for PoolWorld {
     }
 }
 
-/// Converts block ids of a record to those of the model.
+/// Converts the block ids in a recorded call to the numbers that the model uses.
 pub(crate) fn unpack(ids: &Ids) -> Vec<usize> {
     crate::model::reference::indices(&ids.unpack())
 }
 
-/// Converts block ids of the model to those of a record.
+/// Converts the numbers that the model uses for blocks to block ids, as journals record them.
 pub(crate) fn pack(blocks: &[usize]) -> Ids {
     Ids::pack(&crate::model::reference::block_ids(blocks))
 }

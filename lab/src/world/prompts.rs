@@ -13,7 +13,7 @@ use kvpool_journal::{ChainRecord, ContentKey, Keys, LinkRecord};
 
 use crate::Failure;
 
-/// The contents of a prompt's blocks.
+/// A prompt, given by the contents of its blocks.
 pub type Path = Vec<u32>;
 
 /// The content `n + TWIN` has the key of the content `n`.
@@ -36,7 +36,7 @@ fn mixed(path: &[u32], seed: u64) -> u64 {
 /// The prompts that were randomly generated in a run.
 #[derive(Clone, Debug)]
 pub struct Prompts {
-    /// Number of tokens of a block.
+    /// Number of tokens of each block.
     pub block_size: usize,
     /// The hash algorithm of the pool or manager under test, as its position in the list of all
     /// algorithms.
@@ -77,7 +77,7 @@ impl Prompts {
         &self.chains
     }
 
-    /// Returns the key of a prompt's last block.
+    /// Returns the key of the last block of a prompt, for an epoch.
     #[must_use]
     pub fn key(&self, path: &[u32], epoch: u64) -> u64 {
         if self.are_hashed() {

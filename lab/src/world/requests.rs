@@ -12,7 +12,7 @@ use kvpool_journal::{AppendRecord, ChainRecord, Filled, IdRecord, Keys, Name, Pl
 
 use super::prompts::{Path, Prompts};
 
-/// The numbers that drawn requests can have.
+/// The range of numbers that drawn requests can have.
 pub const NUMBERS: Range<i64> = 0..6;
 /// Requests from this number on have strings as ids.
 const FIRST_STRING: i64 = 4;
@@ -39,14 +39,14 @@ pub fn named(name: &Name) -> i64 {
     if let Name::Id(id) = name { number(id) } else { -1 }
 }
 
-/// Returns the numbers of the requests of a batch.
+/// Returns the numbers of the requests in the record of a batch.
 #[must_use]
 pub fn rows(rows: &Rows) -> Vec<i64> {
     let Rows::Ids(ids) = rows else { return Vec::new() };
     ids.iter().map(|IdRecord(id)| number(id)).collect()
 }
 
-/// Returns the record of a batch of these requests.
+/// Returns the record of a batch that consists of these requests.
 #[must_use]
 pub fn batch(numbers: &[i64]) -> Rows {
     Rows::Ids(numbers.iter().map(|&number| IdRecord(id(number))).collect())
@@ -77,7 +77,7 @@ pub(crate) fn after(
 /// The requests that a manager knows, with their tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
-    /// The tokens by the number of the request.
+    /// The tokens of each request, by the number of the request.
     pub tokens: BTreeMap<i64, Vec<u32>>,
 }
 
@@ -104,8 +104,8 @@ impl Requests {
         Filled { keys: Keys::pack(&keys), fingerprints: Keys::pack(&fingerprints) }
     }
 
-    /// Adapts the record of filled blocks to these requests. A call that was drawn in another run may
-    /// have been recorded with the contents of other prompts.
+    /// Changes the record of filled blocks so that it fits the tokens of these requests. A call that
+    /// was drawn in another run may have been recorded with the contents of other prompts.
     fn fit(&self, filled: &mut Filled, rows: &[(i64, usize)], prompts: &mut Prompts, epoch: u64) {
         let mut contents = contents(filled, prompts).into_iter();
         *filled = self.filled(rows, prompts, epoch, || contents.next().unwrap_or(0));
@@ -147,12 +147,12 @@ pub(crate) fn counted(append: &AppendRecord) -> Vec<(i64, usize)> {
     rows(&append.rows).into_iter().enumerate().map(|(row, number)| (number, count(row))).collect()
 }
 
-/// Returns the contents of the blocks in a record.
+/// Returns the contents of the blocks in a record of filled blocks.
 pub(crate) fn contents(filled: &Filled, prompts: &Prompts) -> Vec<u32> {
     filled.keys.unpack().map(|key| prompts.by_key(key).last().copied().unwrap_or(0)).collect()
 }
 
-/// Returns the tokens of a recorded prompt.
+/// Returns the tokens of the prompt that a recorded chain belongs to.
 #[must_use]
 pub fn tokens(chain: &ChainRecord, prompts: &Prompts) -> Vec<u32> {
     let mut contents = prompts.path(chain).into_iter();

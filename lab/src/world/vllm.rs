@@ -22,24 +22,24 @@ use crate::oracle::{keys, queue};
 pub enum ByHand {
     /// No data.
     Nothing,
-    /// Hashes of blocks, and the index of keys.
+    /// Callers write the hashes of blocks, and the index of keys.
     Hashes,
-    /// Reference counts and the free queue, in addition to hashes and the index.
+    /// Callers write reference counts and the free queue, in addition to hashes and the index.
     All,
 }
 
 /// The settings of a pool, and the settings that determine which calls are drawn for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
-    /// Number of blocks, null block included.
+    /// Number of blocks of the pool, including the null block.
     pub num_blocks: usize,
-    /// Whether blocks keep their hashes.
+    /// Whether blocks keep their hashes, as with prefix caching.
     pub caching: bool,
     /// The eviction policy.
     pub policy: EvictionPolicy,
     /// Whether the pool accepts retention hints and tenants.
     pub retention: bool,
-    /// The data that callers write directly.
+    /// Which data of the pool the callers write directly.
     pub by_hand: ByHand,
     /// Number of bytes of the digests of prompts.
     pub digest_len: usize,
@@ -48,7 +48,8 @@ pub struct Setting {
     /// Number of blocks in the free queue that the pool does not count as free, because a caller
     /// withholds them.
     pub withheld: usize,
-    /// Number of calls after which the expensive oracles run.
+    /// Number of calls after which the expensive oracles run (those that check several calls at a
+    /// time).
     pub looks: usize,
 }
 
@@ -67,7 +68,7 @@ impl Setting {
         }
     }
 
-    /// Returns whether free blocks are reused in vLLM's order.
+    /// Returns whether the pool reuses free blocks in vLLM's own order.
     #[must_use]
     pub fn is_lru(&self) -> bool {
         self.policy == kvpool_policies::LRU && !self.retention
@@ -99,13 +100,14 @@ impl Setting {
 pub struct Table {
     /// A number that identifies the table.
     pub id: usize,
-    /// The blocks, in the order of the prompt.
+    /// The blocks of the table, in the order of the prompt.
     pub blocks: Vec<u32>,
     /// The position of the prompt in the list of prompts.
     pub prompt: usize,
-    /// The KV-cache group of the prompt's keys.
+    /// The KV-cache group to which the keys of the table's blocks belong.
     pub group: u32,
-    /// Number of leading blocks that were passed to `cache_full`, including those that it skipped.
+    /// Number of leading blocks that were passed to the call `cache_full`, including those that it
+    /// skipped.
     pub cached: usize,
 }
 
@@ -120,7 +122,7 @@ pub struct VllmWorld {
     pub model: Model,
     /// The block keys that the drawn calls use.
     pub keys: Keys,
-    /// The blocks that callers hold.
+    /// The block tables that callers hold.
     pub tables: Vec<Table>,
     /// The latest time.
     pub now: f64,
@@ -133,7 +135,7 @@ pub struct VllmWorld {
 }
 
 impl VllmWorld {
-    /// Returns the pool, for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         self.subject.pool()
@@ -158,7 +160,7 @@ impl VllmWorld {
         }
     }
 
-    /// Returns the cached blocks with which a prompt begins.
+    /// Returns the cached blocks that contain the start of a prompt.
     pub(crate) fn hit(&self, prompt: usize, group: u32) -> Vec<u32> {
         let key = |len: usize| self.keys.full(&PROMPTS[prompt][..len], group);
         (1..=PROMPTS[prompt].len()).map_while(|len| self.model.find(&key(len)?)).collect()
@@ -197,8 +199,8 @@ impl VllmWorld {
             let holds = |table: &&mut Table| table.blocks.contains(block);
             let Some(table) = self.tables.iter_mut().rev().find(holds) else { continue };
             let at = table.blocks.iter().position(|held| held == block).unwrap_or(0);
-            // If the block is before a sliding window, replace it by the null block. Otherwise the
-            // table ends before it.
+            // If a released block lies before a sliding window, the table has the null block in its
+            // place. Otherwise the table ends before the block.
             if at < table.cached && table.group != PROMPT_GROUPS[0] {
                 table.blocks[at] = 0;
             } else {

@@ -68,7 +68,7 @@ impl Keys {
         &self.all
     }
 
-    /// Returns the few keys that most calls use.
+    /// Returns the few keys that most drawn calls use.
     #[must_use]
     pub fn plain(&self) -> &[Key] {
         &self.all[..self.plain]

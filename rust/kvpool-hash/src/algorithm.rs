@@ -28,15 +28,16 @@ pub enum HashAlgorithm {
     /// BLAKE3 over the native encoding. It runs in keyed mode if
     /// [`HasherConfig::key`](super::HasherConfig::key) is set.
     Blake3,
-    /// XXH3-128 over the native encoding. Not cryptographic: hits have to be verified.
+    /// XXH3-128 over the native encoding. The algorithm is not cryptographic, so hits have to be
+    /// verified.
     Xxh3,
     /// vLLM's `sha256`: SHA-256 over pickle protocol 5.
     VllmSha256,
     /// vLLM's `sha256_cbor`: SHA-256 over canonical CBOR.
     VllmSha256Cbor,
-    /// vLLM's `xxhash`: XXH3-128 over pickle protocol 5. Not cryptographic.
+    /// vLLM's `xxhash`: XXH3-128 over pickle protocol 5. The algorithm is not cryptographic.
     VllmXxhash,
-    /// vLLM's `xxhash_cbor`: XXH3-128 over canonical CBOR. Not cryptographic.
+    /// vLLM's `xxhash_cbor`: XXH3-128 over canonical CBOR. The algorithm is not cryptographic.
     VllmXxhashCbor,
 }
 
@@ -163,9 +164,10 @@ pub enum Verify {
     #[default]
     None,
     /// A hit also needs an equal fingerprint, which is an independent keyed 128-bit hash of the whole
-    /// prefix. Takes 16 bytes per block.
+    /// prefix. This takes 16 bytes of memory per block.
     Fingerprint,
-    /// A hit needs an equal fingerprint and equal tokens. Takes 16 bytes per block and 4 per token.
+    /// A hit needs an equal fingerprint and equal tokens. This takes 16 bytes of memory per block and 4
+    /// per token.
     Tokens,
 }
 

@@ -203,7 +203,8 @@ impl<'a> TextMessage<'a> {
     /// Writes the parent's digest and the tokens of one block into the message.
     #[inline]
     pub(super) fn set(&mut self, parent: &[u8; 32], tokens: &[u32]) {
-        // A copy of fixed length compiles to vector instructions.
+        // If the parent has 32 bytes, copy this fixed length, because such a copy compiles to vector
+        // instructions.
         if self.content == BLOCK_TAG.len() + 32 {
             self.buffer[8..40].copy_from_slice(parent);
         } else {

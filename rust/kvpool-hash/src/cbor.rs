@@ -20,8 +20,8 @@ const NULL: u8 = 0xf6;
 /// The number of bytes that the buffer of [`text_block`] needs for `tokens` tokens. It includes room
 /// for the last 8-byte store.
 pub(super) const fn text_block_capacity(tokens: usize) -> usize {
-    // In this order: outer array, parent, array header, tokens, null, and room for the last 8-byte
-    // store.
+    // The parts, in the order of the bytes: outer array, parent, array header, tokens, null, and room
+    // for the last 8-byte store.
     1 + 34 + 9 + 5 * tokens + 1 + 8
 }
 
@@ -30,7 +30,8 @@ pub(super) const fn text_block_capacity(tokens: usize) -> usize {
 ///
 /// `parent` has at most 32 bytes, and the buffer has at least [`text_block_capacity`] bytes.
 pub(super) fn text_block(buffer: &mut [u8], parent: &[u8], tokens: &[u32]) -> usize {
-    // Heads are copied with all of their 9 bytes. Later writes overwrite the unused ones.
+    // Each head is copied with all of its 9 bytes. The next write overwrites the bytes that the head
+    // does not use.
     buffer[0] = ARRAY | 3;
     let (bytes, len) = head(BYTES, parent.len() as u64);
     buffer[1..10].copy_from_slice(&bytes);

@@ -36,7 +36,7 @@ pub struct HashChain {
     hashes: Vec<BlockHash>,
     fingerprints: Vec<Fingerprint>,
     tokens: Vec<u32>,
-    /// Positions of the blocks that a multimodal item overlaps, in ascending order.
+    /// The positions in the chain of the blocks that a multimodal item overlaps, in ascending order.
     with_items: Vec<u32>,
 }
 
@@ -101,7 +101,8 @@ impl HashChain {
     }
 
     /// Makes a chain with any digests and tokens, without checks. Two such chains can have equal
-    /// digests and different tokens, so that tests can cause collisions. Only for tests and replays.
+    /// digests and different tokens, so that tests can cause collisions. Use this only for tests and
+    /// replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub fn forged(
@@ -194,7 +195,7 @@ impl HashChain {
         position > 0 && plain && position < self.tokens.len() / self.block_size
     }
 
-    /// Returns what a prefix index needs to know of block `position`. `None` if the chain has no such
+    /// Returns the data of block `position` that a prefix index needs. `None` if the chain has no such
     /// block.
     #[inline]
     #[must_use]
@@ -218,7 +219,8 @@ impl HashChain {
         self.with_items.truncate(kept);
     }
 
-    /// Changes only the stored epoch. Used for algorithms whose digests do not depend on the epoch.
+    /// Changes only the stored epoch. This is used for algorithms whose digests do not depend on the
+    /// epoch.
     pub(super) fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }

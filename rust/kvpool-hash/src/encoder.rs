@@ -26,7 +26,7 @@ pub struct ObjectId(pub u64);
 pub(crate) trait Encoder {
     /// Begins a tuple of `len` members. The caller then writes the members.
     fn begin_tuple(&mut self, len: usize);
-    /// Ends a tuple whose `len` members have been written.
+    /// Ends a tuple. The caller has written all of its `len` members.
     fn end_tuple(&mut self, len: usize);
     fn none(&mut self);
     fn int(&mut self, value: i64);

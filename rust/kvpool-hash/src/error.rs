@@ -12,9 +12,9 @@ pub enum HashError {
     /// The block size is 0, or does not fit into the 32 bits that the encodings have for it.
     #[error("block_size is {block_size}, must be 1..={max}")]
     BlockSize {
-        /// The refused size, in tokens.
+        /// The block size that was refused, in tokens.
         block_size: usize,
-        /// The largest accepted size, in tokens.
+        /// The largest block size that is accepted, in tokens.
         max: usize,
     },
     /// A key was configured that nothing uses: the algorithm has no keyed mode, and hits are not
@@ -23,7 +23,7 @@ pub enum HashError {
     KeyNotSupported {
         /// The configured algorithm.
         algorithm: HashAlgorithm,
-        /// The algorithm that supports a key.
+        /// The algorithm that supports a key, for the message.
         supported: HashAlgorithm,
     },
     /// The algorithm needs a seed. Without one, vLLM draws a random seed in each process, so there is
@@ -48,13 +48,13 @@ pub enum HashError {
     /// The algorithm name is unknown.
     #[error("unknown hash algorithm {name:?}, known: {}", HashAlgorithm::known_names())]
     UnknownAlgorithm {
-        /// The name that was looked up.
+        /// The algorithm name that was looked up.
         name: String,
     },
     /// The name of a way to verify hits is unknown.
     #[error("unknown verify mode {name:?}, known: none, fingerprint, tokens")]
     UnknownVerify {
-        /// The name that was looked up.
+        /// The name of a way to verify hits that was looked up.
         name: String,
     },
     /// The length of a digest differs from the length that its algorithm produces.
@@ -72,7 +72,7 @@ pub enum HashError {
     DigestPadding {
         /// The position of the digest in the list that was passed.
         index: usize,
-        /// The number of bytes that the algorithm produces.
+        /// The number of bytes that the algorithm's digests have.
         digest_len: usize,
         /// The algorithm that the caller passed.
         algorithm: HashAlgorithm,
@@ -80,7 +80,7 @@ pub enum HashError {
     /// The number of tokens is not a multiple of the block size. Only whole blocks can be hashed.
     #[error("{tokens} tokens are not a whole number of blocks of {block_size}")]
     NotBlockAligned {
-        /// The number of tokens passed.
+        /// The number of tokens that the caller passed.
         tokens: usize,
         /// The block size, in tokens.
         block_size: usize,
@@ -88,7 +88,7 @@ pub enum HashError {
     /// A call that hashes exactly one block got another number of tokens.
     #[error("{tokens} tokens passed as one block of {block_size}")]
     NotOneBlock {
-        /// The number of tokens passed.
+        /// The number of tokens that the caller passed.
         tokens: usize,
         /// The block size, in tokens.
         block_size: usize,
@@ -96,7 +96,7 @@ pub enum HashError {
     /// The start of a block is not a multiple of the block size.
     #[error("block starts at token {start}, not at a multiple of {block_size}")]
     BlockStart {
-        /// The position that was passed, in tokens.
+        /// The position that the caller passed, in tokens.
         start: u64,
         /// The block size, in tokens.
         block_size: usize,
@@ -106,7 +106,7 @@ pub enum HashError {
     TruncateBeyondEnd {
         /// The number of tokens that the truncation should keep.
         requested: usize,
-        /// The number of tokens of the sequence.
+        /// The number of tokens that the sequence has.
         len: usize,
     },
     /// The encoding cannot represent this extra key. Leaving the key out could let users or tenants
@@ -126,7 +126,7 @@ pub enum HashError {
         algorithm: HashAlgorithm,
         /// The name of the extra key, as part of the message.
         field: &'static str,
-        /// The number of bytes before the first invalid byte.
+        /// The number of bytes of the extra key before the first invalid byte.
         valid_up_to: usize,
     },
     /// A multimodal item of a later turn begins before the end of the existing tokens. The digests of
@@ -161,7 +161,7 @@ pub enum HashError {
     TooManyItems {
         /// The number of items: those of the sequence and those of the call.
         count: usize,
-        /// The largest number of items.
+        /// The largest number of items that the encoding can represent.
         max: usize,
     },
     /// A chain cannot be extended with this hasher and these extra keys, because it was made with
@@ -179,7 +179,7 @@ pub enum HashError {
     /// computed elsewhere.
     #[error("a chain of {blocks} blocks without their tokens or fingerprints cannot be extended")]
     ChainNotExtendable {
-        /// The number of blocks in the chain.
+        /// The number of blocks that the chain has.
         blocks: usize,
     },
     /// The call supports only vLLM's algorithms.

@@ -23,7 +23,7 @@ use super::config::HasherConfig;
 
 const KEY_TAG: &[u8] = b"kvpool fingerprint key 1";
 
-/// Computes fingerprints: SipHash-1-3 with its 128-bit key.
+/// A function that computes fingerprints: SipHash-1-3 with its 128-bit key.
 #[derive(Clone, Copy)]
 pub(super) struct Fingerprinter {
     k0: u64,

@@ -83,10 +83,11 @@ enum Method {
         method: vllm::Method,
         none_hash: BlockHash,
     },
-    /// No hash function: the hash of a block is looked up in a table by the block's last token.
+    /// No hash function: the digest of a block is looked up in a table, by the block's last token.
     #[cfg(feature = "recorded")]
     Recorded(super::RecordedHashes),
-    /// SHA-256, of which these bits of the first eight bytes remain.
+    /// SHA-256 for tests of collisions: of each digest, only the bits of this mask in the first eight
+    /// bytes remain, and all others are 0.
     #[cfg(feature = "recorded")]
     Truncated(u64),
 }
@@ -141,8 +142,9 @@ impl BlockHasher {
         Ok(Self { config, method: Method::Recorded(hashes), fingerprinter })
     }
 
-    /// Makes a hasher whose SHA-256 digests keep their first `bits` bits, at most 64, and end in zeros, so
-    /// that many prompts have the same digest. Fingerprints are whole. Only for tests of collisions.
+    /// Makes a hasher whose SHA-256 digests keep their first `bits` bits, at most 64, and end in zeros,
+    /// so that many prompts have the same digest. Fingerprints keep all of their bits. Use this only
+    /// for tests of collisions.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -160,21 +162,21 @@ impl BlockHasher {
         &self.config
     }
 
-    /// The block size, in tokens.
+    /// Returns the block size, in tokens.
     #[inline]
     #[must_use]
     pub const fn block_size(&self) -> usize {
         self.config.block_size
     }
 
-    /// The hash function and encoding.
+    /// Returns the hash function together with the encoding of its input.
     #[inline]
     #[must_use]
     pub const fn algorithm(&self) -> HashAlgorithm {
         self.config.algorithm
     }
 
-    /// The way in which hits are verified.
+    /// Returns how the hasher's blocks are verified at a hit.
     #[inline]
     #[must_use]
     pub const fn verify(&self) -> Verify {

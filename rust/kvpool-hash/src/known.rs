@@ -24,11 +24,11 @@ pub trait KnownBlocks {
     fn follow(&mut self, state: &ChainState, tokens: &[u32], states: &mut KnownStates<'_>);
 }
 
-/// Collects the states of known blocks.
+/// Collects the states of blocks that a store of hashed blocks already knows.
 #[derive(Debug)]
 pub struct KnownStates<'a> {
     pub(super) hashes: &'a mut Vec<BlockHash>,
-    /// `None` if fingerprints are disabled.
+    /// The list for the fingerprints of the known blocks. `None` if fingerprints are disabled.
     pub(super) fingerprints: Option<&'a mut Vec<Fingerprint>>,
 }
 

@@ -96,7 +96,7 @@ pub use link::{ChainLink, LinkRef};
 #[cfg(feature = "recorded")]
 pub use recorded::RecordedHashes;
 
-/// Tests the example in the README.
+/// Lets `cargo test` run the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

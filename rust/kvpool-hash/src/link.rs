@@ -126,8 +126,8 @@ impl ChainLink {
         })
     }
 
-    /// Makes a link with any content, without checks, like [`super::HashChain::forged`]. Only for tests
-    /// and replays.
+    /// Makes a link with any content, without checks, like [`super::HashChain::forged`]. Use this only
+    /// for tests and replays.
     #[cfg(feature = "recorded")]
     #[must_use]
     pub const fn forged(
@@ -207,7 +207,7 @@ impl ChainLink {
         (self.depth as u64 + 1) * self.tokens.len() as u64
     }
 
-    /// Returns what a prefix index needs to know of the block.
+    /// Returns the data of the block that a prefix index needs.
     #[inline]
     #[must_use]
     pub fn as_ref(&self) -> LinkRef<'_> {

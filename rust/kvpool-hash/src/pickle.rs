@@ -53,8 +53,8 @@ pub(super) const ONE_FRAME_TOKENS: usize = 8192;
 /// The number of bytes that the buffer of [`text_block`] needs for `tokens` tokens. It includes room
 /// for the last 8-byte store.
 pub(super) const fn text_block_capacity(tokens: usize) -> usize {
-    // In this order: PROTO and frame header, parent, MARK, tokens, end, and room for the last 8-byte
-    // store.
+    // The parts, in the order of the bytes: PROTO and frame header, parent, MARK, tokens, end, and room
+    // for the last 8-byte store.
     11 + 35 + 1 + MAX_TOKEN * tokens + 6 + 8
 }
 
@@ -139,7 +139,7 @@ impl<'a> Pickler<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// Ends the current frame if it has reached 64 KiB. Called before each object.
+    /// Ends the current frame if it has reached 64 KiB. This is called before each object.
     fn boundary(&mut self) {
         if self.frame.is_some_and(|start| self.out.len() - start - FRAME_HEADER >= FRAME_TARGET) {
             self.commit_frame();

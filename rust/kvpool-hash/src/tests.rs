@@ -17,8 +17,8 @@ fn compiled_in() -> impl Iterator<Item = HashAlgorithm> {
     HashAlgorithm::ALL.iter().copied().filter(|algorithm| algorithm.is_compiled_in())
 }
 
-/// A name is known in every build. A build that cannot compute the algorithm still accepts digests that
-/// were computed elsewhere.
+/// Every build knows the names of all algorithms. A build that cannot compute the algorithm still
+/// accepts digests that were computed elsewhere.
 #[test]
 fn an_algorithm_that_is_not_compiled_in_is_refused_with_its_features() {
     assert!(compiled_in().count() > 0);

@@ -52,14 +52,14 @@ pub enum Atom {
     Str {
         /// The text.
         text: Box<str>,
-        /// The identity of the `str` object.
+        /// The identity of the Python `str` object.
         object: ObjectId,
     },
     /// A Python `bytes` object.
     Bytes {
         /// The bytes.
         bytes: Box<[u8]>,
-        /// The identity of the `bytes` object.
+        /// The identity of the Python `bytes` object.
         object: ObjectId,
     },
 }
@@ -175,7 +175,7 @@ pub fn none_hash(algorithm: HashAlgorithm, seed: Option<&str>) -> Result<BlockHa
 
 /// The extra keys of one block, which can write themselves as tuples.
 pub(super) trait BlockExtra {
-    /// The number of tuples of extra keys.
+    /// Returns the number of tuples of extra keys that the block has.
     fn count(&self) -> usize;
     fn encode(&self, encoder: &mut dyn Encoder);
 }
@@ -206,7 +206,7 @@ impl BlockExtra for &[ExtraTuple] {
 pub(super) struct RequestExtra<'a> {
     pub(super) extra: &'a ExtraKeys,
     pub(super) items: &'a ItemIndex,
-    /// The block has the token positions `start..end`.
+    /// The position of the block's first token. The block has the token positions `start..end`.
     pub(super) start: u64,
     pub(super) end: u64,
 }

@@ -116,7 +116,7 @@ enum Op {
     AppendWith(Vec<u32>, Vec<MultimodalItem>),
     /// Tries to append an item that begins before the end of the existing tokens.
     AppendLate(Vec<MultimodalItem>, prop::sample::Index),
-    /// Replaces the cursor by a clone of it.
+    /// Replaces the cursor by a clone of itself.
     Fork,
     Truncate(prop::sample::Index),
     Rebase(u64),

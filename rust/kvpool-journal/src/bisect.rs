@@ -27,7 +27,8 @@ pub fn bisect<'a>(
     over(journal.into(), progress)
 }
 
-/// Implements [`bisect`] without type parameters, so that it is compiled only once.
+/// Implements [`bisect`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(journal: JournalSource<'_>, progress: &mut dyn FnMut(u64) -> bool) -> Result<Report, ReplayError> {
     let reader = JournalReader::new(journal)?;
     of_kind!(reader, S => bisect_in::<S>(&reader, progress))
@@ -106,7 +107,8 @@ pub fn compare<'a>(
     between(first.into(), second.into())
 }
 
-/// Implements [`compare`] without type parameters, so that it is compiled only once.
+/// Implements [`compare`] without type parameters, so that the compiler does not repeat it for each
+/// kind of journal.
 fn between(first: JournalSource<'_>, second: JournalSource<'_>) -> Result<Option<Divergence>, ReplayError> {
     let (first, second) = (JournalReader::new(first)?, JournalReader::new(second)?);
     if first.header() != second.header() {

@@ -23,7 +23,7 @@ use crate::error::{ReplayError, zeros};
 use crate::numbers::Numbers;
 
 /// The base of keys for contents that occur in no journal. Recorded keys are eight bytes of a digest,
-/// so a collision with any constant is equally improbable.
+/// so they are no more likely to equal this constant than any other.
 const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A known content.
@@ -31,8 +31,8 @@ const MADE_UP_KEYS: u64 = 0x9e37_79b9_7f4a_7c15;
 struct Content {
     key: u64,
     fingerprint: u64,
-    /// Token of the previous block's content. `None` for a first block, or if no record contains the
-    /// previous block.
+    /// The token that represents the content of the previous block. `None` for a first block, or if no
+    /// record contains the previous block.
     parent: Option<u32>,
 }
 
@@ -232,7 +232,7 @@ impl Contents {
         Ok(tokens)
     }
 
-    /// Generates a prompt whose blocks have the recorded digests.
+    /// Builds a hashed prompt of made-up tokens whose blocks have the recorded keys.
     pub(crate) fn cursor(&mut self, record: &ChainRecord, foreign: bool) -> Result<HashCursor, ReplayError> {
         let path = self.path(record)?;
         let hasher = if foreign { &self.foreign } else { &self.hasher };
@@ -245,8 +245,8 @@ impl Contents {
         Ok(cursor)
     }
 
-    /// Generates a chain with the recorded digests. The algorithm and the block size are those of the
-    /// record, not those of the hasher.
+    /// Builds a hash chain whose blocks have the recorded keys. The algorithm and the block size are
+    /// those of the record, not those of the hasher.
     pub(crate) fn chain(&mut self, record: &ChainRecord) -> Result<HashChain, ReplayError> {
         let path = self.path(record)?;
         let algorithm = algorithm(record.algorithm)?;
@@ -262,8 +262,8 @@ impl Contents {
         Ok(HashChain::forged(algorithm, record.block_size, record.epoch, hashes, fingerprints, tokens))
     }
 
-    /// Generates a match with the recorded digests. The record contains only the part of the chain that
-    /// the match covers.
+    /// Builds a match (the result of a lookup) whose blocks have the recorded keys. The record contains
+    /// only the part of the chain that the match covers.
     pub(crate) fn found(
         &mut self,
         record: &ChainRecord,
@@ -294,7 +294,7 @@ impl Contents {
         Ok(self.matches.iter().find(is_known).cloned().unwrap_or(forged))
     }
 
-    /// Generates a link with the recorded digest.
+    /// Builds a link (the position of a block in a chain) that has the recorded key.
     pub(crate) fn link(&mut self, record: &LinkRecord) -> Result<ChainLink, ReplayError> {
         let parent = match record.parent {
             None => None,
@@ -361,8 +361,8 @@ impl Contents {
                 && let Some(content) = self.contents.get_mut(token as usize)
             {
                 (content.key, content.fingerprint) = (key, fingerprint);
-                // Another prompt may already have this content, with another token. Its digests stay as
-                // they are.
+                // Another prompt may already have this content, with another token. The digests of that
+                // prompt do not change.
                 content.parent = parent;
                 let before = self.tokens.insert((key, fingerprint), token);
                 self.same.extend(before.filter(|&before| before != token).map(|before| (before, token)));
@@ -375,8 +375,8 @@ impl Contents {
         Numbers::new(&self.tokens, &self.same, |token| self.contents.get(token as usize)?.parent)
     }
 
-    /// Whether a recorded chain has fingerprints. Always false if the pool does not compare
-    /// fingerprints.
+    /// Whether a recorded chain has fingerprints. The result is always false if the pool does not
+    /// compare fingerprints.
     fn has_fingerprints(&self, record: &ChainRecord) -> bool {
         let known = record.known.is_none_or(|(_, (_, fingerprint))| fingerprint != 0);
         self.hasher.has_fingerprints() && (!record.fingerprints.is_empty() || record.keys.is_empty() && known)

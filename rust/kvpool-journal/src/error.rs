@@ -18,10 +18,10 @@ pub enum ReplayError {
          but not replayed. Record to a file, or into a larger ring"
     )]
     NoBeginning {
-        /// Number of the first operation in the journal.
+        /// Number of the first operation that the journal still contains.
         first: u64,
     },
-    /// The settings are invalid for a pool.
+    /// The settings in the journal are invalid for a pool. The text is the reason.
     #[error("the journal's settings are refused: {0}")]
     Settings(String),
     /// The journal refers to a content that no record has introduced.
@@ -33,13 +33,13 @@ pub enum ReplayError {
     /// The journal refers to a slot that has no request.
     #[error("the journal names the request in slot {slot}, where there is none")]
     UnknownSlot {
-        /// Number of the slot.
+        /// Number of the slot in the record.
         slot: u32,
     },
     /// The journal refers to an unknown hash algorithm.
     #[error("the journal names hash algorithm {number}, which this version of kvpool does not know")]
     UnknownAlgorithm {
-        /// Number of the algorithm.
+        /// Number of the algorithm in the record.
         number: u8,
     },
     /// The number of tokens of a prompt does not match its number of blocks.
@@ -65,12 +65,12 @@ pub enum ReplayError {
     /// A call has more tokens than any engine passes in one call.
     #[error("the journal has a call with {tokens} tokens: a replay makes up at most {limit} tokens per call")]
     TooManyTokens {
-        /// Number of tokens of the call.
+        /// Number of tokens that the recorded call has.
         tokens: usize,
         /// Largest number of tokens of a call that a replay accepts.
         limit: usize,
     },
-    /// The journal has too many operations for a test.
+    /// The journal has too many operations for an exported test.
     #[error(
         "the journal has {operations} operations, and a test has at most {limit}: bisect and \
          shrink it first, or raise the limit"
@@ -78,13 +78,13 @@ pub enum ReplayError {
     TooLong {
         /// Number of operations in the journal.
         operations: u64,
-        /// Largest number of operations that was allowed.
+        /// Largest number of operations that the caller allowed.
         limit: u64,
     },
     /// The language of the test cannot express an operation.
     #[error("operation {operation} has no call in Python: {reason}. Export it to Rust")]
     NoCall {
-        /// Number of the operation.
+        /// Number of the operation in the journal.
         operation: u64,
         /// The reason.
         reason: &'static str,
@@ -92,10 +92,10 @@ pub enum ReplayError {
     /// The output of the test cannot be written.
     #[error("the test cannot be written: {0}")]
     Write(String),
-    /// The hasher returned an error.
+    /// The hasher of the replay returned an error.
     #[error(transparent)]
     Hash(#[from] HashError),
-    /// The caller stopped the replay.
+    /// The caller's function `progress` stopped the replay.
     #[error("stopped")]
     Stopped,
 }

@@ -27,40 +27,40 @@ use serde::Serialize;
 
 /// A pool or manager whose calls can be recorded. It is called the *subject*.
 pub trait Recordable: Sized {
-    /// Settings of the subject.
+    /// Settings with which the pool or manager is created.
     type Config;
-    /// Settings of the observers of the subject.
+    /// Settings of the observers of the pool or manager.
     type Watch: Default;
     /// The error that [`Self::create`] returns for invalid settings.
     type Error;
-    /// The record of one call of the subject.
+    /// The record of one call of the pool or manager.
     type Record: Serialize;
     /// The state with which a replay reconstructs arguments from their records, such as the tokens of
     /// prompts.
     type Memory;
 
-    /// Creates a subject. If the state is too large to be read completely for each digest of the
-    /// journal, the subject keeps a digest that it updates at every change.
+    /// Creates a pool or manager. If its state is too large to be read completely for each digest of
+    /// the journal, it keeps a digest that it updates at every change.
     ///
     /// # Errors
-    /// The error of the subject for its settings.
+    /// The error of the pool or manager for its settings.
     fn create(config: Self::Config, watch: &Self::Watch, journal: JournalConfig)
     -> Result<Self, Self::Error>;
 
-    /// Returns the header of the journal.
+    /// Returns the header of a journal of a pool or manager with these settings.
     fn header(config: &Self::Config, watch: &Self::Watch, journal: JournalConfig) -> JournalHeader;
 
-    /// Returns the digest of the state, if the subject supports digests.
+    /// Returns the digest of the state, if this kind of pool supports digests.
     fn digest(&mut self) -> Option<u64>;
 
-    /// Whether the subject refuses work because it has detected a broken invariant.
+    /// Returns whether the pool or manager refuses work because it has detected a broken invariant.
     fn is_poisoned(&self) -> bool;
 }
 
-/// The record of a call of `S`.
+/// The type of the record of a call of `S`, which is a pool or manager.
 type RecordOf<S> = <S as Recordable>::Record;
 
-/// Runs calls of a subject, and records them if there is a journal.
+/// Runs calls of a pool or manager, and records them if there is a journal.
 pub trait Recording {
     /// The type of the pool or manager whose calls are recorded.
     type Subject: Recordable;
@@ -75,9 +75,9 @@ pub trait Recording {
     ) -> A;
 }
 
-/// A pool or a manager, with or without a journal. Methods that only read come from the subject
-/// ([`Deref`]). Methods that change it are those of [`crate::PoolCalls`], [`crate::ManagerCalls`] or
-/// [`crate::VllmCalls`].
+/// A pool or a manager, with or without a journal. Methods that only read are those of the pool or
+/// manager itself ([`Deref`]). Methods that change it are those of [`crate::PoolCalls`],
+/// [`crate::ManagerCalls`] or [`crate::VllmCalls`].
 ///
 /// ```
 /// use kvpool::{BlockPool, PoolConfig};
@@ -115,33 +115,33 @@ impl<S> Deref for Journaled<S> {
 }
 
 impl<S> From<S> for Journaled<S> {
-    /// Wraps a subject without a journal.
+    /// Wraps a pool or manager, without a journal.
     fn from(subject: S) -> Self {
         Self { subject, journal: None }
     }
 }
 
 impl<S: Recordable> Journaled<S> {
-    /// Creates a subject whose operations `journal` records.
+    /// Creates a pool or manager whose operations `journal` records.
     ///
     /// # Errors
-    /// The error of the subject for its settings.
+    /// The error of the pool or manager for its settings.
     pub fn with_journal(config: S::Config, journal: Journal) -> Result<Self, S::Error> {
         Self::with_watch(config, &S::Watch::default(), journal)
     }
 
-    /// Creates a subject with observers, whose operations `journal` records. The header of the journal
-    /// contains the settings of the observers, because their answers are recorded.
+    /// Creates a pool or manager with observers, whose operations `journal` records. The header of the
+    /// journal contains the settings of the observers, because their answers are recorded.
     ///
     /// # Errors
-    /// The error of the subject for its settings.
+    /// The error of the pool or manager for its settings.
     pub fn with_watch(config: S::Config, watch: &S::Watch, journal: Journal) -> Result<Self, S::Error> {
         let header = S::header(&config, watch, journal.config());
         let subject = S::create(config, watch, journal.config())?;
         Ok(Self::begin(subject, &header, journal))
     }
 
-    /// Wraps a new subject that the caller has created. Replays use this to record themselves.
+    /// Wraps a new pool or manager that the caller has created. Replays use this to record themselves.
     pub(crate) fn begin(subject: S, header: &JournalHeader, mut journal: Journal) -> Self {
         journal.begin(header);
         Self { subject, journal: Some(Box::new(journal)) }
@@ -184,8 +184,8 @@ impl<S: Recordable> Journaled<S> {
         answer
     }
 
-    /// Ends a recorded call: writes a digest if it is due, and flushes the journal if the subject is
-    /// poisoned.
+    /// Ends a recorded call: writes a digest if it is due, and flushes the journal if the pool or
+    /// manager is poisoned (it has detected a broken invariant).
     fn finish(subject: &mut S, journal: &mut Journal, digest_is_due: bool) {
         if digest_is_due && let Some(digest) = subject.digest() {
             journal.digest(digest);
@@ -196,9 +196,9 @@ impl<S: Recordable> Journaled<S> {
     }
 
     /// Runs an operation without recording it, such as a step of a scrubber, a digest of the state, or
-    /// the calls of a feed (`keep_feed`, `take_feed`). There is no other mutable access to the subject.
-    /// The operation must not change later answers: a replay does not run it, so its answers would
-    /// differ.
+    /// the calls of a feed (`keep_feed`, `take_feed`). There is no other mutable access to the pool or
+    /// manager. The operation must not change later answers: a replay does not run it, so its answers
+    /// would differ.
     pub fn unrecorded<T>(&mut self, call: impl FnOnce(&mut S) -> T) -> T {
         let result = call(&mut self.subject);
         if let Some(journal) = &mut self.journal
@@ -291,19 +291,19 @@ impl<S> Journaled<S> {
         }
     }
 
-    /// Starts to write the collected bytes. The returned object waits without access to the subject, so
-    /// the caller can release a lock of the subject first. `None` without a journal.
+    /// Starts to write the collected bytes. The returned object waits without access to the pool or
+    /// manager, so the caller can release a lock of it first. `None` without a journal.
     pub fn start_flush(&mut self) -> Option<Flush> {
         Some(self.journal.as_mut()?.start_flush())
     }
 }
 
 /// Limit for the number of blocks divided by the number of operations between two digests. Up to this
-/// limit, each digest reads all blocks. For larger pools, the subject records which blocks change,
-/// which costs about 0.1 us per operation.
+/// limit, each digest reads all blocks. A larger pool records which blocks change, which costs about
+/// 0.1 us per operation.
 const RECOUNT_LIMIT: usize = 4;
 
-/// Whether the subject records which blocks have changed since the last digest.
+/// Returns whether a pool of this size records which blocks have changed since the last digest.
 pub(crate) const fn tracks_changes(num_blocks: usize, journal: JournalConfig) -> bool {
     journal.digest_every > 0 && num_blocks / RECOUNT_LIMIT > journal.digest_every as usize
 }
@@ -311,7 +311,7 @@ pub(crate) const fn tracks_changes(num_blocks: usize, journal: JournalConfig) ->
 /// Settings of a [`kvpool_vllm::Pool`].
 #[derive(Clone, Debug)]
 pub struct VllmConfig {
-    /// Number of blocks, including the null block.
+    /// Number of blocks of the pool, including the null block.
     pub num_blocks: usize,
     /// Whether blocks keep their hashes, as with prefix caching.
     pub caching: bool,

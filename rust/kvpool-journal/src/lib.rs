@@ -66,7 +66,7 @@ pub use subject::{Step, Subject};
 pub use value::{Answer, Value};
 pub use vllm::VllmSubject;
 
-/// Runs the example of the README as a test.
+/// Lets `cargo test` run the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

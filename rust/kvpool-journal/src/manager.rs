@@ -1,4 +1,4 @@
-//! Replays on a [`CacheManager`].
+//! Replays the calls of a journal on a [`CacheManager`].
 
 use crate::calls::{ManagerCall, Mention, Moved, Slot, Slots};
 use crate::{IdRecord, JournalHeader, Name, PlanRecord, PromptRecord, Rows};
@@ -20,8 +20,8 @@ use kvpool_observe::{ManagerWatch, ManagerWatchConfig};
 pub struct ManagerSubject {
     manager: Journaled<CacheManager>,
     requests: Requests,
-    /// Maps the recorded block ids and swap ids to those of this run. Used if only some of the recorded
-    /// calls run, because ids then differ.
+    /// Maps the recorded block ids and swap ids to those of this run. The map is needed if only some of
+    /// the recorded calls run, because the ids of the two runs then differ.
     moved: Moved,
 }
 
@@ -31,7 +31,7 @@ fn watch_config(header: &JournalHeader) -> Result<ManagerWatchConfig, ReplayErro
 }
 
 impl ManagerSubject {
-    /// Returns the manager for reading.
+    /// Returns the manager, which the caller can read but not change.
     #[must_use]
     pub fn manager(&self) -> &CacheManager {
         &self.manager

@@ -2,8 +2,8 @@
 //! "Simplifying and Isolating Failure-Inducing Input", 2002). It removes chunks of items, beginning
 //! with halves and ending with single items, until no more items can be removed.
 
-/// Returns a minimal list of items, in order, for which `still` returns true. Without any one of the
-/// items, it returns false. At worst O(items squared) runs.
+/// Returns a minimal list of items, in order, for which the function `still` returns true. If any one
+/// of them is removed, `still` returns false. At worst O(items squared) runs.
 ///
 /// ```
 /// use kvpool_journal::minimize;

@@ -51,7 +51,8 @@ pub fn observe<'a>(
     over(journal.into(), observers, options, every, seen, progress)
 }
 
-/// Implements [`observe`] without type parameters, so that it is compiled only once.
+/// Implements [`observe`] without type parameters, so that the compiler does not repeat it for each
+/// kind of journal.
 fn over(
     journal: JournalSource<'_>,
     observers: &Observers,

@@ -1,4 +1,5 @@
-//! Settings of additional observers for a replay, and the subject that a caller can inspect.
+//! Settings of additional observers for a replay, and the replayed pool or manager that a caller can
+//! inspect.
 
 use kvpool::{BlockPool, CacheManager};
 use kvpool_observe::{AdvisorConfig, ExplainConfig};

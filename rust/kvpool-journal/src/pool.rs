@@ -1,4 +1,4 @@
-//! Replays on a [`BlockPool`].
+//! Replays the calls of a journal on a [`BlockPool`].
 
 use crate::calls::{Moved, PoolCall, Slot, Slots};
 use crate::{ChainRecord, JournalHeader};
@@ -19,13 +19,13 @@ use kvpool_observe::{ManagerWatchConfig, PoolWatch, WatchConfig};
 pub struct PoolSubject {
     pool: Journaled<BlockPool>,
     contents: Contents,
-    /// Maps the recorded block ids to those of this run. Used if only some of the recorded calls run,
-    /// because ids then differ.
+    /// Maps the recorded block ids to those of this run. The map is needed if only some of the recorded
+    /// calls run, because the ids of the two runs then differ.
     moved: Moved,
 }
 
 impl PoolSubject {
-    /// Returns the pool for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &BlockPool {
         &self.pool

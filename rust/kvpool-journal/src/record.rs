@@ -6,7 +6,8 @@ use crate::JournalHeader;
 use crate::error::ReplayError;
 use crate::subject::{Step, Subject};
 
-/// Runs steps on a new subject that has a journal. Returns the journal, and each step as readable text.
+/// Runs steps on a new pool or manager that has a journal. Returns the journal, and each step as
+/// readable text.
 ///
 /// # Errors
 /// Like [`crate::replay`].

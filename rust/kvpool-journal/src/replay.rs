@@ -17,11 +17,11 @@ use crate::value::Answer;
 pub enum Difference {
     /// The answer of an operation in this build differs from the recorded answer.
     Answer {
-        /// Number of the operation.
+        /// Number of the operation whose answer differs.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The answer that this build gave.
+        /// The answer that the replay in this build gave.
         told: String,
     },
     /// The digests of the state differ, although all answers since the previous digest are equal.
@@ -31,13 +31,13 @@ pub enum Difference {
         /// Number of operations before the previous digest, which was equal.
         since: u64,
     },
-    /// An invariant is broken.
+    /// The replay has found that an invariant is broken.
     Invariant {
         /// Number of the first operation after which a check found the broken invariant.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The broken invariant, and the values that were found.
+        /// The broken invariant, and the values that the check found.
         broken: String,
     },
 }
@@ -45,13 +45,13 @@ pub enum Difference {
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Number of operations that were run.
+    /// Number of operations that the replay ran.
     pub operations: u64,
     /// Number of digests that were compared and equal.
     pub digests: u64,
     /// The first difference. The replay stops there.
     pub difference: Option<Difference>,
-    /// Whether the journal's last frame is complete.
+    /// Whether the last frame of the journal is complete.
     pub tail: Tail,
 }
 
@@ -72,7 +72,8 @@ pub struct Options {
     pub check_every: u64,
 }
 
-/// Evaluates an expression in which a name stands for the subject type that the journal needs.
+/// Evaluates an expression with a type name that stands for the kind of subject (pool or manager) that
+/// the journal needs.
 macro_rules! of_kind {
     ($reader:expr, $subject:ident => $run:expr) => {
         match $reader.header().subject {
@@ -108,7 +109,8 @@ pub fn replay<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Implements [`replay`] without type parameters, so that it is compiled only once.
+/// Implements [`replay`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(
     journal: JournalSource<'_>,
     options: Options,
@@ -136,15 +138,15 @@ pub(crate) fn steps<S: Subject>(
     Ok(steps)
 }
 
-/// Number of operations between two calls of `progress`.
+/// Number of operations between two calls of the function `progress`.
 const PROGRESS: u64 = 4096;
 
-/// A callback that receives each operation after it ran, and the subject. If it returns an error, the
-/// replay ends.
+/// A callback that receives each operation after it ran, and the replayed pool or manager. If it
+/// returns an error, the replay ends.
 pub(crate) type Each<'a, S> = dyn FnMut(Step<<S as Subject>::Call>, &S) -> Result<(), ReplayError> + 'a;
 
 /// A callback that runs after each operation. It receives the number of operations so far, and the
-/// subject.
+/// replayed pool or manager.
 pub(crate) type Look<'a, S> = dyn FnMut(u64, &S) + 'a;
 
 pub(crate) fn drive<S: Subject>(
@@ -156,7 +158,7 @@ pub(crate) fn drive<S: Subject>(
     drive_on(S::new(reader.header())?, reader, options, progress, each, None)
 }
 
-/// Like [`drive`], on a given subject whose state is that before the first operation.
+/// Like [`drive`], on a given pool or manager, which must be in its state before the first operation.
 pub(crate) fn drive_on<S: Subject>(
     mut subject: S,
     reader: &JournalReader<'_>,

@@ -17,7 +17,7 @@ pub struct Requests {
     /// The id of the request in each slot. A slot keeps the id after the release, because no record
     /// refers to the slot until another request has it.
     slots: Vec<Option<RequestId>>,
-    /// The slots of the requests in the previous batch.
+    /// The slots of the requests in the batch that was recorded last.
     rows: Vec<u32>,
     /// The ids of the requests that the present call creates unless it is refused.
     new: Vec<RequestId>,
@@ -33,7 +33,7 @@ impl Requests {
         Self { contents, slots: Vec::new(), rows: Vec::new(), new: Vec::new() }
     }
 
-    /// Removes all requests. Called where the journal continues in a new process.
+    /// Removes all requests. This is called at the point where the journal continues in a new process.
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
         self.rows.clear();

@@ -27,52 +27,52 @@ use crate::value::Value;
 /// The result of [`replay_restarting`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartReport {
-    /// Number of operations that were run.
+    /// Number of operations that were run, each on both pools or managers.
     pub operations: u64,
-    /// Number of restarts during the run.
+    /// Number of times that the second pool or manager was restarted.
     pub restarts: u64,
     /// Number of restored blocks, summed over all restarts.
     pub blocks: u64,
-    /// The first difference between the two subjects. The run stops there.
+    /// The first difference between the two pools or managers. The run stops there.
     pub difference: Option<RestartDifference>,
     /// Whether the journal's last frame is complete.
     pub tail: Tail,
 }
 
-/// The first difference between the restarted subject and the subject that was never restarted.
+/// The first difference between the restarted pool or manager and the one that was never restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RestartDifference {
-    /// The subject that was never restarted differs from the journal, as in [`crate::replay`].
+    /// The pool or manager that was never restarted differs from the journal, as in [`crate::replay`].
     Journal(Difference),
-    /// The two subjects answer an operation differently.
+    /// The two pools or managers answer an operation differently.
     Answer {
-        /// Number of the operation.
+        /// Number of the operation whose answers differ.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The answer of the subject that was never restarted.
+        /// The answer of the pool or manager that was never restarted.
         stayed: String,
-        /// The answer of the restarted subject.
+        /// The answer of the restarted pool or manager.
         restarted: String,
     },
-    /// After an operation, the two subjects have different cached blocks, a different order, or
-    /// different retention.
+    /// After an operation, the two pools or managers have different cached blocks, a different order,
+    /// or different retention.
     Cached {
-        /// Number of the operation.
+        /// Number of the operation after which the blocks differ.
         operation: u64,
         /// The call and its arguments as text.
         asked: String,
-        /// The first differing item of the subject that was never restarted.
+        /// The first item that differs, as the pool that was never restarted has it.
         stayed: String,
-        /// The first differing item of the restarted subject.
+        /// The first item that differs, as the restarted pool has it.
         restarted: String,
     },
-    /// An invariant of the restarted subject is broken.
+    /// An invariant of the restarted pool or manager is broken.
     Invariant {
         /// Number of the operation after which a check found the broken invariant.
         operation: u64,
-        /// The broken invariant, and the values that were found.
+        /// The broken invariant, and the values that the check found.
         broken: String,
     },
 }
@@ -95,7 +95,8 @@ pub fn replay_restarting<'a>(
     over(journal.into(), options, progress)
 }
 
-/// Implements [`replay_restarting`] without type parameters, so that it is compiled only once.
+/// Implements [`replay_restarting`] without type parameters, so that the compiler does not repeat it
+/// for each kind of journal.
 fn over(
     journal: JournalSource<'_>,
     options: Options,
@@ -109,15 +110,16 @@ fn over(
 struct Restarted<'a, S> {
     subject: S,
     header: &'a JournalHeader,
-    /// Maps the tickets of open fences from the subject that was never restarted to the restarted
-    /// subject.
+    /// Maps the tickets of open fences from the pool or manager that was never restarted to the
+    /// restarted one.
     tickets: HashMap<u64, u64>,
     report: RestartReport,
 }
 
 impl<S: Subject> Restarted<'_, S> {
-    /// Runs an operation that the other subject has already run, and returns the first difference. If
-    /// `image` is the image of the other subject, the cached blocks are compared, too.
+    /// Runs an operation that the pool or manager without restarts has already run, and returns the
+    /// first difference. If `image` is given, which is the image of that pool, the cached blocks are
+    /// compared, too.
     fn follow(
         &mut self,
         mut step: Step<S::Call>,
@@ -129,8 +131,8 @@ impl<S: Subject> Restarted<'_, S> {
         for mention in step.operation.slots().into_iter().flat_map(Slot::mentions) {
             if let Mention::Ticket(ticket) = mention {
                 named.push(*ticket);
-                // A ticket without an entry is not open in either subject, so use any number that is
-                // not a ticket.
+                // A ticket without an entry is open in neither of the two pools or managers, so use any
+                // number that is not a ticket.
                 *ticket = self.tickets.get(ticket).copied().unwrap_or(u64::MAX);
             }
         }
@@ -138,8 +140,8 @@ impl<S: Subject> Restarted<'_, S> {
         self.report.operations = operation + 1;
         let call = step.operation.call();
         let alike = match (call, &step.answer.value, &answer.value) {
-            // Do not compare the tickets of fences, because each subject assigns its own numbers. Map
-            // them to each other.
+            // Do not compare the tickets of fences, because each of the two pools or managers assigns
+            // its own numbers. Map them to each other.
             ("fence", &Value::Number(stayed), &Value::Number(here)) => {
                 self.tickets.insert(stayed, here);
                 true
@@ -160,8 +162,8 @@ impl<S: Subject> Restarted<'_, S> {
         image.map_or(Ok(None), |image| self.compare(operation, asked, &image))
     }
 
-    /// Compares the cached blocks of the restarted subject with an image of the other subject, and
-    /// returns the first difference.
+    /// Compares the cached blocks of the restarted pool with an image of the pool that was never
+    /// restarted, and returns the first difference.
     fn compare(
         &mut self,
         operation: u64,
@@ -212,8 +214,8 @@ fn run<S: Subject>(
     let report = RestartReport { operations, restarts, blocks, difference, tail };
     let mut restarted = Restarted { subject: S::new(header)?, header, tickets: HashMap::new(), report };
     restarted.restart()?;
-    // Whether no caller holds a block of the subject that was never restarted, and its image, both
-    // after its last operation.
+    // Whether no caller holds a block of the pool that was never restarted, and its image, both after
+    // its last operation.
     let (idle, image) = (Cell::new(false), Cell::new(None));
     let mut look = |operations: u64, subject: &S| {
         idle.set(subject.is_idle());

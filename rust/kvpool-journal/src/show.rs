@@ -18,23 +18,23 @@ use crate::subject::Subject;
 /// Summary of a journal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// The header, which contains the kind and the settings of the recorded subject.
+    /// The header, which contains the kind and the settings of the recorded pool or manager.
     pub header: JournalHeader,
     /// Number of bytes, including those of an incomplete last frame.
     pub bytes: usize,
     /// Number of the first operation that the journal contains.
     pub first_operation: u64,
-    /// Number of the operation after the last one.
+    /// Number of the operation after the last one of the journal.
     pub operations: u64,
-    /// Number of digests of the state.
+    /// Number of digests of the state that the journal contains.
     pub digests: u64,
     /// Number of recorded operations, by the name of the call.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// Whether the last frame is complete.
+    /// Whether the last frame of the journal is complete.
     pub tail: Tail,
 }
 
-/// An operation or a digest as text.
+/// A line of the output: an operation or a digest as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Number of the operation. If the line is a digest, the number of operations before it.
@@ -75,7 +75,8 @@ pub fn show<'a>(
     over(journal.into(), from, count)
 }
 
-/// Implements [`show`] without type parameters, so that it is compiled only once.
+/// Implements [`show`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(
     journal: JournalSource<'_>,
     from: Option<u64>,

@@ -39,13 +39,13 @@ pub enum Goal {
 pub struct Shrunk {
     /// Number of operations in the original journal.
     pub before: usize,
-    /// The remaining operations, as readable text.
+    /// The operations that remain, as readable text.
     pub operations: Vec<String>,
-    /// The failure as text.
+    /// The failure that the remaining operations cause, as text.
     pub failure: String,
-    /// A journal of the remaining operations.
+    /// A journal that contains only the remaining operations.
     pub journal: Vec<u8>,
-    /// Number of runs that were needed.
+    /// Number of times that the shrinker ran operations.
     pub runs: usize,
 }
 
@@ -63,7 +63,8 @@ pub fn shrink<'a>(
     over(journal.into(), goal, progress)
 }
 
-/// Implements [`shrink`] without type parameters, so that it is compiled only once.
+/// Implements [`shrink`] without type parameters, so that the compiler does not repeat it for each kind
+/// of journal.
 fn over(
     journal: JournalSource<'_>,
     goal: Goal,

@@ -1,4 +1,5 @@
-//! The subjects on which journals are replayed, and self-contained operations with their answers.
+//! The pools and managers on which journals are replayed, and self-contained operations with their
+//! answers.
 
 use crate::{Journal, JournalConfig, JournalHeader};
 use kvpool::{BlockPool, InvariantViolation};
@@ -16,7 +17,7 @@ use crate::value::Answer;
 pub struct Step<O> {
     /// Number of the operation in its journal.
     pub number: u64,
-    /// The call and its arguments.
+    /// The call that was recorded, with its arguments.
     pub operation: O,
     /// The epoch of the pool at the time of the recording.
     pub epoch: u64,
@@ -26,16 +27,16 @@ pub struct Step<O> {
 
 /// A pool or a manager that is created from the header of a journal.
 pub trait Subject: Sized {
-    /// The calls of the subject.
+    /// The type of the recorded calls.
     type Call: Words + Slots + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned;
 
-    /// Creates the subject in its state before the first operation.
+    /// Creates the pool or manager in its state before the first operation.
     ///
     /// # Errors
     /// [`ReplayError::Settings`]
     fn new(header: &JournalHeader) -> Result<Self, ReplayError>;
 
-    /// Creates the subject with a journal in memory.
+    /// Creates the pool or manager with a journal in memory.
     ///
     /// # Errors
     /// [`ReplayError::Settings`]
@@ -56,8 +57,8 @@ pub trait Subject: Sized {
     /// Runs an operation as it was recorded.
     ///
     /// # Errors
-    /// [`ReplayError`] if the record is impossible, because the journal does not belong to this kind of
-    /// subject.
+    /// [`ReplayError`] if the record is impossible, because the journal was recorded on something else,
+    /// for example on a manager instead of a pool.
     fn run(&mut self, operation: &Self::Call) -> Result<Answer, ReplayError>;
 
     /// Converts an operation into its self-contained form. Call this before the operation runs.
@@ -81,11 +82,11 @@ pub trait Subject: Sized {
         Ok(answer)
     }
 
-    /// Returns the maps from recorded ids to those of this run. Used if only some of the recorded calls
-    /// run, because ids then differ.
+    /// Returns the maps from recorded ids to those of this run. They are needed if only some of the
+    /// recorded calls run, because the ids of the two runs then differ.
     fn moved(&mut self) -> &mut Moved;
 
-    /// Returns the device pool, from whose images the subject is restored.
+    /// Returns the device pool, from whose images the pool or manager is restored.
     fn device(&self) -> &BlockPool;
 
     /// Whether no caller holds a block. An image then contains everything that a new process needs.
@@ -94,18 +95,18 @@ pub trait Subject: Sized {
         stats.active == 0 && stats.fenced == 0
     }
 
-    /// Replaces the subject by a new one that is restored from its image, as after a restart of the
-    /// process. Returns the number of restored blocks.
+    /// Replaces the pool or manager by a new one that is restored from its image, as after a restart of
+    /// the process. Returns the number of restored blocks.
     ///
     /// # Errors
-    /// [`ReplayError::Settings`] for a subject that does not support images: vLLM's pools, and subjects
-    /// that verify hits.
+    /// [`ReplayError::Settings`] if it does not support images: vLLM's pools, and all pools that verify
+    /// hits.
     fn restart(&mut self, header: &JournalHeader) -> Result<usize, ReplayError>;
 
     /// Returns the present epoch of the pool.
     fn epoch(&self) -> u64;
 
-    /// Returns the digest of the state.
+    /// Returns the digest of the present state.
     fn digest(&mut self) -> u64;
 
     /// Checks all invariants by recomputing every count.

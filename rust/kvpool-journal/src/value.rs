@@ -13,7 +13,7 @@ use crate::Outcome;
 /// An answer in a form that an exported test can compare.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Value {
-    /// The call returns nothing.
+    /// The call has no return value.
     #[default]
     Nothing,
     /// A truth value.
@@ -24,10 +24,10 @@ pub enum Value {
     Text(String),
     /// The bytes of a key of vLLM, or of its digest.
     Bytes(Vec<u8>),
-    /// A list of values.
+    /// A list of values, in the order in which the call returned them.
     List(Vec<Self>),
-    /// A change of a block table, and the number of its group. The group only matters if there are
-    /// several groups.
+    /// A change of a block table, and the number of its group. The number of the KV-cache group only
+    /// matters if there are several groups.
     Change(Vec<u64>, u16),
 }
 

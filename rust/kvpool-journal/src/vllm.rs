@@ -1,4 +1,4 @@
-//! Replays on the pool of `kvpool-vllm`.
+//! Replays the calls of a journal on the pool of `kvpool-vllm`.
 
 use crate::calls::{Moved, VllmCall};
 use crate::{JournalConfig, JournalHeader};
@@ -15,13 +15,13 @@ use crate::value::Answer;
 #[derive(Debug)]
 pub struct VllmSubject {
     pool: Journaled<Pool>,
-    /// Maps the recorded block ids to those of this run. Used if only some of the recorded calls run,
-    /// because ids then differ.
+    /// Maps the recorded block ids to those of this run. The map is needed if only some of the recorded
+    /// calls run, because the ids of the two runs then differ.
     moved: Moved,
 }
 
 impl VllmSubject {
-    /// Returns the pool for reading.
+    /// Returns the pool, which the caller can read but not change.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool

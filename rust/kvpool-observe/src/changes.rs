@@ -47,7 +47,7 @@ pub(crate) enum Cause {
     ById,
     /// The pool was reset.
     Reset,
-    /// The epoch with this number ended.
+    /// The epoch with this number ended, so its contents are no longer valid.
     Epoch(u64),
 }
 
@@ -67,8 +67,8 @@ pub(crate) enum Change {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChangeLog {
     changes: Arc<Mutex<Vec<Change>>>,
-    /// The first outlook that was logged. Its fields that do not differ between blocks apply to all
-    /// outlooks of the pool.
+    /// The first outlook that was logged. All later outlooks of the pool have the same values in the
+    /// fields that do not depend on the block, so these are stored only here.
     template: Arc<OnceLock<Outlook>>,
 }
 

@@ -37,8 +37,8 @@ use kvpool::observe::{BlockView, Blocks, ContentView};
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, BlockPool, InvariantViolation, PoolError};
 
-/// Mixes 64 bits: the first output of `SplitMix64` for this seed. Part of the specification, so it must
-/// never change.
+/// Mixes 64 bits: the first output of `SplitMix64` for this seed. The function is part of the
+/// specification, so it must never change.
 #[inline]
 pub(crate) const fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -51,7 +51,8 @@ pub(crate) fn take_in(digest: u64, scalars: impl IntoIterator<Item = u64>) -> u6
     scalars.into_iter().fold(digest, |digest, scalar| mix(digest ^ scalar))
 }
 
-/// The reference counts of a block and a checksum of its content. Two equal values give the same term.
+/// The reference counts of a block and a checksum of its content. The number that the block adds to the
+/// digest (its term) depends on these values and on the content's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     references: u32,
@@ -87,7 +88,7 @@ fn content_key(content: &ContentView) -> u64 {
 }
 
 /// Combines a key with the number of a KV-cache group, so that equal keys in different groups give
-/// different results.
+/// different numbers.
 pub(crate) fn group_key(key: u64, group: u16) -> u64 {
     key.wrapping_add(if group == 0 { 0 } else { mix(group.into()) })
 }
@@ -113,11 +114,11 @@ fn content_check(content: &ContentView) -> u64 {
 struct Totals {
     references: u64,
     fences: u64,
-    /// The number of blocks with a reference.
+    /// The number of blocks that have a reference.
     held: usize,
     /// The number of blocks that have references, but only those of fences.
     fenced: usize,
-    /// The number of blocks with a content.
+    /// The number of blocks that have a content.
     registered: usize,
     /// The sum of the checksums of all contents.
     contents: u64,
@@ -203,7 +204,7 @@ impl Changed {
         }
     }
 
-    /// Adds all blocks except the null block.
+    /// Adds all blocks of the pool to the set, except the null block.
     fn note_all(&mut self) {
         self.blocks.fill(u64::MAX);
         self.words.fill(u64::MAX);
@@ -238,7 +239,7 @@ fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
 #[derive(Debug, Default)]
 pub(crate) struct StateDigest {
     blocks: Vec<Counted>,
-    /// The sum of all terms, modulo 2^64.
+    /// The sum of the terms of all blocks, modulo 2^64.
     sum: u64,
     totals: Totals,
     /// The sum of the checksums of all contents, modulo 2^64, updated when a content is added or
@@ -325,7 +326,8 @@ impl StateDigest {
             let Some(counted) = all.get_mut(block.index()) else { return };
             let view = blocks.get(block);
             let now = Counts::of(&view);
-            // Skip a block whose counts are the same as before, for example after a hit and a release.
+            // Skip a block whose counts are the same as at the previous digest, for example after a hit
+            // and a release.
             if now == counted.counts {
                 return;
             }
@@ -424,7 +426,7 @@ mod tests {
 
     #[test]
     fn changed_blocks_are_those_that_were_noted() {
-        // The number of blocks needs more than two words of `words`.
+        // The number of blocks is so large that the set needs more than two words in its list `words`.
         const BLOCKS: u64 = 9000;
         let mut changed = Changed::default();
         changed.grow(100).unwrap();
@@ -435,7 +437,7 @@ mod tests {
             let run = (0..len % 100).map(|at| (first % BLOCKS + at * (step % 5)) % BLOCKS);
             let run: Vec<_> = run.map(|id| BlockId::new(id as u32)).collect();
             changed.note(&run);
-            // Ids outside of the pool are ignored.
+            // The set ignores block ids that the pool does not have.
             changed.note(&[BlockId::new(u32::MAX)]);
             model.extend(run);
             if then % 50 == 0 {

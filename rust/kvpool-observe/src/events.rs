@@ -31,21 +31,21 @@ pub enum BlockEvent {
         /// The position of the block in its hash chain. It may be 0 in KV-cache groups other than full
         /// attention.
         depth: u32,
-        /// The block that holds the copy.
+        /// The block that holds this computed copy.
         block: BlockId,
     },
-    /// The last computed copy was removed.
+    /// The last computed copy of a content was removed.
     Removed {
         /// Its hash.
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
-        /// The block that held the copy.
+        /// The block that held the removed copy.
         block: BlockId,
     },
     /// All contents were removed, by a reset or by the start of this epoch.
     Cleared {
-        /// The current epoch of the pool.
+        /// The epoch of the pool from now on.
         epoch: u64,
     },
 }
@@ -74,7 +74,7 @@ impl EventBatch {
     }
 }
 
-/// The largest capacity of a log, in events.
+/// The largest number of events that a log can be configured to hold.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// A bounded log of events. A log with capacity 0 records nothing.

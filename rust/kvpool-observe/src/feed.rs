@@ -33,7 +33,7 @@ pub struct TokenSpan {
 /// its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParentLink {
-    /// There is no predecessor, or it is unknown.
+    /// The content has no predecessor, or its predecessor is unknown.
     None,
     /// The predecessor is the content of the previous event in the batch.
     Before,
@@ -59,14 +59,14 @@ pub enum FeedEvent {
         /// The tokens of the content, if they are known.
         tokens: Option<TokenSpan>,
     },
-    /// The last computed copy was removed.
+    /// The last computed copy of a content was removed.
     Removed {
         /// Its hash.
         hash: BlockHash,
         /// Its KV-cache group.
         group: u16,
     },
-    /// All contents were removed.
+    /// All contents of the pool were removed.
     Cleared,
 }
 
@@ -115,7 +115,7 @@ pub struct FeedBatch {
 }
 
 impl FeedBatch {
-    /// Returns the tokens of a span of this batch.
+    /// Returns the tokens in a span (range of tokens) of this batch.
     #[must_use]
     pub fn tokens(&self, span: TokenSpan) -> &[u32] {
         let start = span.start as usize;
@@ -158,12 +158,14 @@ impl FeedBatch {
         depth: u32,
         tokens: Option<&[u32]>,
     ) {
-        // A span has 32-bit positions. If the batch has more tokens, treat these tokens as unknown.
+        // A token span has 32-bit positions. If the batch has more tokens, treat these tokens as
+        // unknown.
         let has_room = |tokens: &&[u32]| self.tokens.len() + tokens.len() <= u32::MAX as usize;
         let tokens = tokens.filter(has_room).map(|tokens| self.add(tokens));
         let parent = match (parent, self.events.last()) {
             (None, _) => ParentLink::None,
-            // This is the usual case, because blocks are registered in the order of their chain.
+            // Usually the parent is the content of the previous event, because blocks are registered in
+            // the order of their chain.
             (Some(parent), Some(FeedEvent::Stored { hash, .. })) if hash == parent => ParentLink::Before,
             (Some(parent), _) => {
                 self.parents.push(*parent);
@@ -190,7 +192,7 @@ impl FeedBatch {
         self.events.is_empty() && self.learned.is_empty()
     }
 
-    /// Adds the tokens and extra keys that another batch has learned.
+    /// Adds the tokens and extra keys of known contents that another batch contains.
     pub(crate) fn absorb(&mut self, other: Self) {
         let offset = self.tokens.len();
         self.tokens.extend_from_slice(&other.tokens);
@@ -223,8 +225,8 @@ impl FeedBatch {
     }
 }
 
-/// The tokens of a block of 16, the usual size. A copy of a fixed size is faster, because the compiler
-/// inlines it.
+/// The tokens of a block of 16 tokens, which is the usual size. A copy of a fixed size is faster,
+/// because the compiler inlines it.
 type UsualBlock = [u32; 16];
 
 #[inline]
@@ -235,7 +237,7 @@ fn copy(tokens: &[u32], to: &mut [u32]) {
     }
 }
 
-/// The largest capacity of a feed, in changes.
+/// The largest capacity that a feed can be configured to have, in changes.
 const MAX_CAPACITY: usize = 1 << 32;
 
 /// The maximum number of tokens in a batch.
@@ -350,7 +352,8 @@ impl Feed {
         self.batch.lost = false;
     }
 
-    /// Drops all changes and all tokens. Called when tokens or extra keys of contents were lost.
+    /// Drops all changes and all tokens. This is called when tokens or extra keys of contents were
+    /// lost.
     pub(crate) fn forget(&mut self) {
         self.batch.clear();
         self.batch.lost = true;
@@ -410,7 +413,7 @@ impl LearnedLog {
         };
         for (group, spec) in groups.specs().iter().enumerate() {
             let per_block = spec.block_tokens / groups.unit();
-            // Record each block whose last hash unit is in `units`.
+            // Record each block whose last hash unit (part with a digest) is in the range `units`.
             for at in units.start / per_block..units.end / per_block {
                 self.learn(cursor, group as u16, at * per_block..(at + 1) * per_block, extra.as_ref());
             }

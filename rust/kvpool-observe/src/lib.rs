@@ -45,7 +45,7 @@ pub use scrub::{ManagerScrubber, ScrubReport, Scrubber};
 pub use tiers::TierWatch;
 pub use watch::{PoolWatch, Watch, WatchConfig};
 
-/// Compiles the example of the README as a test.
+/// Lets `cargo test` run the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

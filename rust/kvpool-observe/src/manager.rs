@@ -40,8 +40,8 @@ pub struct ManagerWatchConfig {
     /// The number of device events that are stored until [`ManagerWatch::take_events`] is called; 0
     /// records no events. See [`WatchConfig::event_capacity`].
     pub event_capacity: usize,
-    /// Whether the manager has a digest of its state: see [`ManagerWatch::state_digest`]. Takes 24
-    /// bytes per block of each tier.
+    /// Whether the manager has a digest of its state: see [`ManagerWatch::state_digest`]. A digest
+    /// takes 24 bytes per block of each tier.
     pub digest: bool,
     /// Settings of an advisor, which uses the lookups on the device: see [`crate::advisor`]. `None`: no
     /// advisor.
@@ -51,9 +51,10 @@ pub struct ManagerWatchConfig {
     /// The number of blocks of each tier, and of entries of block tables, that the scrubber checks at
     /// every [`CacheManager::complete_step`]: see [`ManagerScrubber`]. 0 disables it.
     pub scrub_blocks: usize,
-    /// Whether every tier has metrics: see [`crate::metrics`]. Takes 24 bytes per block of each tier.
+    /// Whether every tier has metrics: see [`crate::metrics`]. Metrics take 24 bytes per block of each
+    /// tier.
     pub metrics: bool,
-    /// More fields may be added. End struct literals with `..Default::default()`.
+    /// Later versions may add fields, so end struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
@@ -63,11 +64,12 @@ pub struct ManagerWatchConfig {
 struct Requests {
     explainer: Option<Box<Explainer>>,
     scrubber: ManagerScrubber,
-    /// The number of blocks to scrub when a step completes.
+    /// The number of blocks that the scrubber checks when a step completes.
     scrub_blocks: usize,
     /// The log of tokens and extra keys, which the feeds need and the pools do not store.
     learning: Option<Box<LearnedLog>>,
-    /// Whether tiers beneath the device have metrics, so that the time must be passed to them.
+    /// Whether the tiers below the device (such as the host) have metrics, so that the time must be
+    /// passed to them.
     metered: bool,
 }
 
@@ -158,7 +160,8 @@ pub trait ManagerWatch: Sized {
     /// values. Nothing has changed then.
     fn watch(&mut self, config: &ManagerWatchConfig) -> Result<(), ManagerError>;
 
-    /// Like [`Self::watch`], for use as a builder.
+    /// Like [`Self::watch`], but takes the manager and returns it, so that the call can follow the
+    /// constructor.
     ///
     /// # Errors
     /// As [`Self::watch`].
@@ -167,20 +170,20 @@ pub trait ManagerWatch: Sized {
         Ok(self)
     }
 
-    /// Keeps a digest from now on, in addition to the other observers: in every tier, like
-    /// [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest). O(blocks).
+    /// Adds a digest that is updated from now on, in addition to the other observers: in every tier,
+    /// like [`PoolWatch::keep_digest`](crate::PoolWatch::keep_digest). O(blocks).
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) if there is no memory.
     fn keep_digest(&mut self) -> Result<(), ManagerError>;
 
-    /// Returns the events of the device since the last call. Empty if
+    /// Returns the events of the device since the last call. The batch is empty if
     /// [`ManagerWatchConfig::event_capacity`] is 0.
     fn take_events(&mut self) -> EventBatch;
 
-    /// Keeps a feed of every tier from now on, in addition to the other observers: see
-    /// [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). The feed includes the extra keys of
-    /// requests and the tokens of every KV-cache group.
+    /// Adds a feed (a log of changes with their tokens) to every tier from now on, in addition to the
+    /// other observers: see [`PoolWatch::keep_feed`](crate::PoolWatch::keep_feed). The feed includes
+    /// the extra keys of requests and the tokens of every KV-cache group.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`](kvpool::PoolError::InvalidConfig) for a capacity of 0 or above
@@ -197,27 +200,28 @@ pub trait ManagerWatch: Sized {
     /// O(blocks that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// Computes the value of [`Self::state_digest`] from scratch, from every block of every tier. Needs
-    /// no digest. O(blocks).
+    /// Computes the value of [`Self::state_digest`] from scratch, from every block of every tier. The
+    /// manager need not keep a digest for this. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Continues at
-    /// the block where the scrubbing at completed steps stopped: see [`ManagerScrubber`]. O(`blocks`).
+    /// Checks the next `blocks` blocks of each tier, and the same number of entries of block tables.
+    /// Continues at the block where the scrubbing at completed steps stopped: see [`ManagerScrubber`].
+    /// O(`blocks`).
     ///
     /// # Errors
     /// As [`ManagerScrubber::scrub`].
     fn scrub(&mut self, blocks: usize) -> Result<ScrubReport, ManagerError>;
 
     /// Returns the advisor's estimates for other sizes, other policies, and tenants, from the device's
-    /// traffic; `None` without an advisor. Takes about 50 us.
+    /// traffic; `None` without an advisor. The call takes about 50 us.
     fn advice(&self) -> Option<Advice>;
 
     /// The number of tokens that were computed, by reason; `None` without
     /// [`ManagerWatchConfig::explain`].
     fn misses(&self) -> Option<MissStats>;
 
-    /// Returns the metrics of each tier since the start of the watch, the device first. Empty without
-    /// [`ManagerWatchConfig::metrics`]. O(buckets): a microsecond per tier.
+    /// Returns the metrics of each tier since the start of the watch, the device first. The list is
+    /// empty without [`ManagerWatchConfig::metrics`]. O(buckets): a microsecond per tier.
     fn metrics(&self) -> Vec<PoolMetrics>;
 
     /// Sets the time for [`Self::metrics`], in seconds on the caller's clock. Does nothing without

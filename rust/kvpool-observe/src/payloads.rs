@@ -27,9 +27,9 @@ use kvpool::{BlockHash, BlockId, HashAlgorithm, InvariantViolation, PoolError};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Payload {
-    /// A number, such as an index or an address.
+    /// A number, such as an index or an address of the caller.
     Number(u64),
-    /// Bytes of any length.
+    /// Bytes of the caller, of any length.
     Bytes(Box<[u8]>),
 }
 
@@ -42,7 +42,7 @@ pub struct Evicted {
     pub hash: BlockHash,
     /// The algorithm of the hash, which determines how many of its bytes are used.
     pub algorithm: Option<HashAlgorithm>,
-    /// The payload of the content.
+    /// The payload that was attached to the content.
     pub payload: Payload,
 }
 
@@ -50,15 +50,16 @@ pub struct Evicted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PayloadError {
-    /// The pool keeps no payloads.
+    /// The pool keeps no payloads, because [`WatchConfig::payloads`](crate::WatchConfig::payloads) is
+    /// not set.
     #[error("this pool keeps no payloads: make it with payloads to set some")]
     NotKept,
     /// The number of payloads differs from the number of blocks.
     #[error("{payloads} payloads for {blocks} blocks: the numbers must be equal")]
     Lengths {
-        /// The number of blocks that were passed.
+        /// The number of blocks that the caller passed.
         blocks: usize,
-        /// The number of payloads that were passed.
+        /// The number of payloads that the caller passed.
         payloads: usize,
     },
     /// One of the blocks has no content to attach a payload to.
@@ -72,7 +73,7 @@ pub enum PayloadError {
     /// Too many payloads of evicted contents wait for the caller to take them.
     #[error("{waiting} payloads of evicted contents wait, the limit is {most}: take them first")]
     NotTaken {
-        /// The number of payloads that wait to be taken.
+        /// The number of payloads that wait for the caller to take them.
         waiting: usize,
         /// The maximum number of waiting payloads, which is the number of blocks of the pool.
         most: usize,

@@ -72,7 +72,8 @@ impl Scrubber {
         self.check(pool, blocks).map_err(|violation| pool.poison(&violation))
     }
 
-    /// Like [`Self::scrub`]. The caller has brought the pool's digest up to date, if there is one.
+    /// Like [`Self::scrub`]. The caller must already have brought the pool's digest up to date, if
+    /// there is one.
     fn check(&mut self, pool: &BlockPool, blocks: usize) -> Result<ScrubReport, InvariantViolation> {
         let blocks = blocks.min(pool.num_blocks());
         let digest = pool.observer::<Watch>().and_then(Watch::digest);
@@ -114,8 +115,8 @@ pub struct ManagerScrubber {
 }
 
 impl ManagerScrubber {
-    /// Checks the next `blocks` blocks of each tier, and as many entries of block tables. Call it once
-    /// per step with the number of blocks that a step can afford, or set
+    /// Checks the next `blocks` blocks of each tier, and the same number of entries of block tables.
+    /// Call it once per step with the number of blocks that a step can afford, or set
     /// [`ManagerWatchConfig::scrub_blocks`](crate::ManagerWatchConfig::scrub_blocks). O(`blocks`).
     ///
     /// # Errors

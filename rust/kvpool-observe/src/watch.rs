@@ -36,21 +36,21 @@ pub struct WatchConfig {
     /// tracks the parents of blocks.
     pub event_capacity: usize,
     /// Whether the pool has a digest of its state: see [`PoolWatch::state_digest`]. With a digest,
-    /// [`crate::Scrubber`] detects more faults. Takes 24 bytes per block.
+    /// [`crate::Scrubber`] detects more faults. A digest takes 24 bytes per block.
     pub digest: bool,
     /// Settings of an advisor: see [`crate::advisor`]. `None`: no advisor.
     pub advisor: Option<AdvisorConfig>,
     /// Whether contents can have payloads: see [`PoolWatch::set_payloads`].
     pub payloads: bool,
-    /// Whether the pool has metrics: see [`crate::metrics`]. Takes 24 bytes per block.
+    /// Whether the pool has metrics: see [`crate::metrics`]. Metrics take 24 bytes per block.
     pub metrics: bool,
-    /// More fields may be added. End struct literals with `..Default::default()`.
+    /// Later versions may add fields, so end struct literals with `..Default::default()`.
     #[doc(hidden)]
     pub more: (),
 }
 
 impl WatchConfig {
-    /// Whether the configuration enables nothing, so that no observer is needed.
+    /// Returns whether the configuration enables nothing, so that no observer is needed.
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         self.event_capacity == 0 && !self.digest && self.advisor.is_none() && !self.payloads && !self.metrics
@@ -147,7 +147,7 @@ impl Watch {
         self.meter.as_ref().map(|meter| meter.metrics())
     }
 
-    /// Checks that the time can be set to `now`.
+    /// Checks that the metrics can set their time to `now`, which must not be before the current time.
     pub(crate) fn check_time(&self, now: f64) -> Result<(), PoolError> {
         self.meter.as_ref().map_or(Ok(()), |meter| meter.check_time(now))
     }
@@ -358,7 +358,8 @@ pub trait PoolWatch: Sized {
     /// The errors of [`Watch::new`].
     fn watch(&mut self, config: &WatchConfig) -> Result<(), PoolError>;
 
-    /// Like [`Self::watch`], for use as a builder.
+    /// Like [`Self::watch`], but takes the pool and returns it, so that the call can follow the
+    /// constructor.
     ///
     /// # Errors
     /// The errors of [`Watch::new`].
@@ -375,12 +376,13 @@ pub trait PoolWatch: Sized {
     /// [`PoolError::InvalidConfig`] if there is not enough memory.
     fn keep_digest(&mut self) -> Result<(), PoolError>;
 
-    /// Returns the events since the last call. Empty if [`WatchConfig::event_capacity`] is 0.
+    /// Returns the events since the last call. The batch is empty if [`WatchConfig::event_capacity`] is
+    /// 0.
     fn take_events(&mut self) -> EventBatch;
 
     /// Adds a feed of up to `capacity` changes to the other observers: a log of events with tokens, for
-    /// a publisher. Contents that are already registered are reported without tokens. Takes 4 bytes per
-    /// token slot and 33 bytes per block. O(blocks).
+    /// a publisher. Contents that are already registered are reported without tokens. A feed takes 4
+    /// bytes per token slot and 33 bytes per block. O(blocks).
     ///
     /// ```
     /// use kvpool::{BlockHasher, BlockPool, ExtraKeys, HashCursor, HasherConfig, PoolConfig};
@@ -440,8 +442,8 @@ pub trait PoolWatch: Sized {
 
     /// Returns the payloads of contents that have left their blocks since the last call, for any
     /// reason, in the order in which they left. If all contents left at once, the payloads are sorted
-    /// by block. Empty without [`WatchConfig::payloads`]. If the number of waiting payloads reaches the
-    /// number of blocks of the pool, no more payloads can be set.
+    /// by block. The list is empty without [`WatchConfig::payloads`]. If the number of waiting payloads
+    /// reaches the number of blocks of the pool, no more payloads can be set.
     fn take_evicted(&mut self) -> Vec<Evicted>;
 
     /// Returns a digest of the state of the pool; `None` without [`WatchConfig::digest`]. It may be
@@ -449,12 +451,13 @@ pub trait PoolWatch: Sized {
     /// that changed since the last call).
     fn state_digest(&mut self) -> Option<u64>;
 
-    /// Computes the value of [`Self::state_digest`] from scratch, from every block. Needs no digest.
-    /// O(blocks).
+    /// Computes the value of [`Self::state_digest`] from scratch, from every block. The pool need not
+    /// keep a digest for this. O(blocks).
     fn state_digest_from_scratch(&self) -> u64;
 
     /// Returns the advisor's estimates of hit rates: at other sizes, with other policies, and by
-    /// tenant. The estimates use the pool's own traffic. `None` without an advisor. Takes about 50 us.
+    /// tenant. The estimates use the pool's own traffic. `None` without an advisor. The call takes
+    /// about 50 us.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -59,7 +59,8 @@ pub struct AdaptiveReplacement {
     ghosts: Ghosts,
     /// The target size of T1, in units of 2^-32 blocks.
     target: u64,
-    /// Whether the key of the block that was admitted last was a ghost in B2.
+    /// Whether the key of the block that was admitted last was a ghost in B2, the queue of keys that
+    /// were evicted from T2.
     from_b2: bool,
 }
 

@@ -41,7 +41,7 @@ pub trait Members: Links + Default {
 #[derive(Clone, Debug, Default)]
 pub struct Bare {
     links: Vec<Link>,
-    /// The list of each block.
+    /// For each block, the number of the list that it is on.
     on: Vec<u8>,
 }
 
@@ -273,7 +273,7 @@ impl<M: Members> BlockLists<M> {
         let Some(ends) = self.lists.get_mut(list).filter(|_| !self.damaged) else { return 0 };
         let taken = ends.remove_run(&mut self.members, blocks, take);
         self.damaged = ends.is_torn();
-        // If this count becomes wrong, `check_invariants` finds it.
+        // Do not check this count here. If it becomes wrong, `check_invariants` finds it.
         self.linked = self.linked.wrapping_sub(taken as u32);
         taken
     }

@@ -60,7 +60,7 @@ struct Node {
     key: u64,
     /// The block id of the parent. It is 0 for a block without a parent.
     parent: u32,
-    /// The `generation` of the parent when the link to it was made.
+    /// The value of the parent's field `generation` when the link to the parent was made.
     parent_generation: u32,
     /// The number of contents that this block has had before its present one.
     generation: u32,
@@ -75,7 +75,7 @@ impl Node {
     const KNOWN: u8 = 1;
     /// Flag: the block has no reference, so it may be evicted.
     const IDLE: u8 = 2;
-    /// Flag: the policy chose the block as a victim, but it was not evicted.
+    /// Flag: the block is parked. The policy chose it as a victim, but it could not be evicted yet.
     const PARKED: u8 = 4;
     /// Flag: the block is counted in the `children` of its parent.
     const COUNTED: u8 = 8;
@@ -218,8 +218,9 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Makes `block` no longer idle. Returns whether it was idle. If its parent is parked and can now
-    /// be evicted, puts the parent back into the order.
+    /// Makes `block` no longer idle. Returns whether it was idle. If its parent is parked (outside of
+    /// the order because it had idle children) and can now be evicted, puts the parent back into the
+    /// order.
     fn end_idle(&mut self, block: BlockId) -> bool {
         let Some((_, freed)) = self.end_wait(block) else { return false };
         self.idle = self.idle.wrapping_sub(1); // a wrong count is found by the checks
@@ -333,14 +334,16 @@ impl<P: Policy + Clone> Closed<P> {
         }
     }
 
-    /// Does the work of [`Retain::retain`] for one block. The caller has checked the retention.
+    /// Does the work of [`Retain::retain`] for one block. The caller must already have checked that the
+    /// retention is valid.
     fn apply(&mut self, block: BlockId, retention: Retention) -> Result<Hint, PoolError> {
         let node = self.node(block);
         if !node.is(Node::KNOWN) || !self.order.has_retention {
             return Ok(Hint::Ignored);
         }
-        // A parked block is first put back into the order, so that it can be moved. If it becomes the
-        // next victim too early, it is parked again.
+        // A parked block (one that is outside of the order because it has idle children) is first put
+        // back into the order, so that it can be moved. If it becomes the next victim too early, it is
+        // parked again.
         self.unpark(block);
         self.order.retain(block, node.content(), node.is(Node::IDLE), retention)
     }
@@ -373,8 +376,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
                 begun += 1;
             }
             self.order.admit_all(&rest[..begun]);
-            // The block at this position is outside of the pool. It gets no content, and the next block
-            // gets no parent.
+            // The block at this position is outside of the pool. It gets no content, and the block
+            // after it gets no parent.
             (rest, before) = (rest.get(begun + 1..).unwrap_or(&[]), (0, 0));
         }
     }
@@ -426,7 +429,8 @@ impl<P: Policy + Clone> Evictor for Closed<P> {
     fn insert(&mut self, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
         self.order.policy.begin_release(&Release { blocks: candidates, ..Release::default() });
-        // The loop makes blocks idle, and moves them to the front of `candidates`.
+        // The loop makes blocks idle, and moves the ids of these blocks to the front of the list
+        // `candidates`.
         let mut idle = 0;
         for at in 0..candidates.len() {
             let Candidate { block, depth } = candidates[at];

@@ -150,7 +150,7 @@ impl Ghosts {
         self.slots.reserve(capacity)?;
         try_reserve(&mut self.keys, capacity + 1)?;
         self.queues.grow(capacity + 1)?; // invisible until `make_unused` below
-        // The rest of this function cannot fail.
+        // All memory is reserved now, so the rest of this function cannot fail.
         self.keys.resize(capacity + 1, 0);
         let first_new = self.capacity + 1;
         self.capacity = capacity;

@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, Candidate, Evictor, InvariantViolation, PoolError};
 
-/// The time of a block that was never marked.
+/// The access time of a block that the caller has never marked.
 const NEVER: f64 = -1.0;
 
-/// A time that can be compared with every other time. It is never NaN.
+/// A time that is never NaN, so that it can be compared with every other time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Time(f64);
 

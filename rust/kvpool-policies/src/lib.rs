@@ -109,7 +109,8 @@ pub const HAZARD: EvictionPolicy = EvictionPolicy::new(
     |num_blocks, retention| Ok(Box::new(Closed::new(Hazard::new(num_blocks)?, num_blocks, retention)?)),
 );
 
-/// Building blocks for kvpool's other crates. Engines do not need them. They may change in any release.
+/// Parts of the policies that kvpool's other crates also use. Engines do not need them. They may change
+/// in any release.
 #[doc(hidden)]
 pub mod parts {
     pub use crate::block_lists::{Bare, BlockLists, Members};
@@ -188,7 +189,7 @@ pub fn by_name(name: &str) -> Result<EvictionPolicy, PoolError> {
     })
 }
 
-/// Tests the example in the README.
+/// Lets `cargo test` run the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

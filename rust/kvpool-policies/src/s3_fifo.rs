@@ -65,7 +65,7 @@ pub struct S3Fifo {
     lists: BlockLists,
     states: Vec<State>,
     ghosts: Ghosts,
-    /// The policy evicts from small if it has at least this number of blocks.
+    /// The policy evicts from the queue *small* if that queue has at least this number of blocks.
     small: usize,
 }
 

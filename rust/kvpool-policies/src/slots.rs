@@ -51,7 +51,7 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Makes a table that has room for no index.
+    /// Makes an empty table, which has no memory yet.
     #[must_use]
     pub fn new() -> Self {
         let state = RandomState::new();
@@ -77,8 +77,8 @@ impl Slots {
     pub fn rebuild(&mut self, numbers: usize, keys: &[u64], these: impl Iterator<Item = u32>) {
         self.slots.clear();
         self.slots.resize(Self::len_for(numbers), EMPTY);
-        // Indices beyond the room are ignored, because a probe in a full table would not end. This
-        // protects from errors of the caller.
+        // If the caller passes more indices than there is room for, ignore the others, because a probe
+        // in a full table would not end.
         these.take(numbers).for_each(|number| self.insert(keys, number));
     }
 
@@ -93,7 +93,7 @@ impl Slots {
         self.slots.iter().filter(|&&number| number != EMPTY).count()
     }
 
-    /// Returns the index of `key`.
+    /// Returns the index of `key` in the caller's array.
     #[must_use]
     pub fn find(&self, keys: &[u64], key: u64) -> Option<u32> {
         self.slot_of(keys, key).map(|slot| self.slots[slot])
@@ -128,7 +128,8 @@ impl Slots {
     pub fn remove(&mut self, keys: &[u64], key: u64) -> Option<u32> {
         let slot = self.slot_of(keys, key)?;
         let number = self.slots[slot];
-        // Later indices whose probes passed the emptied slot move forward.
+        // Move later indices forward if their probes passed the emptied slot, so that probes still find
+        // them.
         let mut hole = slot;
         let mut next = self.after(slot);
         while self.slots[next] != EMPTY {
@@ -143,13 +144,13 @@ impl Slots {
         Some(number)
     }
 
-    /// Heap memory, in bytes.
+    /// Returns the size of the table's heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         4 * self.slots.capacity()
     }
 
-    /// The first slot in which `key` is looked up.
+    /// Returns the first slot in which `key` is looked up.
     fn home(&self, key: u64) -> usize {
         let product = u128::from(key ^ self.secret[0]) * u128::from(self.secret[1]);
         let mixed = (product as u64) ^ ((product >> 64) as u64);

@@ -33,14 +33,15 @@ std::thread_local! {
 }
 
 shuttle::thread_local! {
-    /// Whether this thread is attached to the interpreter.
+    /// Whether this thread is attached to the simulated interpreter.
     static ATTACHED: Cell<bool> = Cell::new(false);
     /// The number of calls that had begun when the present call of this thread began to wait.
     static WAITS_SINCE: Cell<Option<usize>> = Cell::new(None);
 }
 
 mod python {
-    /// Does nothing, because the simulated interpreter never shuts down.
+    /// In the bindings, the function of this name prevents problems while the interpreter shuts down.
+    /// It does nothing here, because the simulated interpreter never shuts down.
     pub(crate) fn protect() {}
 }
 

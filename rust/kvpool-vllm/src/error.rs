@@ -26,16 +26,16 @@ pub enum VllmError {
     /// Fewer blocks are free than requested. The message is the same as vLLM's.
     #[error("Cannot get {wanted} free blocks from the pool ({free} are free)")]
     OutOfBlocks {
-        /// Number of requested blocks.
+        /// Number of blocks that the call requested.
         wanted: usize,
-        /// Number of free blocks.
+        /// Number of blocks that are free.
         free: usize,
     },
     /// A block is freed more often than it has references. In this case the count in vLLM's own pool
     /// becomes negative, and vLLM later allocates the block twice.
     #[error("block {block} has no references: it is freed more often than it was taken")]
     NotHeld {
-        /// Id of the block.
+        /// Id of the block that would be freed.
         block: u32,
     },
     /// The pool has no block with this id.
@@ -43,13 +43,13 @@ pub enum VllmError {
     UnknownBlock {
         /// The unknown id.
         block: u32,
-        /// Highest block id in the pool.
+        /// Highest block id that the pool has.
         last: u32,
     },
     /// The block already has a hash that covers at least as many tokens as the new one.
     #[error("block {block} is cached already, for {cached} tokens: it can't be cached for {wanted}")]
     AlreadyCached {
-        /// Id of the block.
+        /// Id of the block that already has a hash.
         block: u32,
         /// Number of tokens that the block's present hash covers; 0 if unknown.
         cached: u32,
@@ -59,17 +59,17 @@ pub enum VllmError {
     /// A digest or key is longer than any digest or key of vLLM.
     #[error("{len} bytes are too many for a key: at most {max}")]
     KeyTooLong {
-        /// Number of bytes passed.
+        /// Number of bytes that the caller passed.
         len: usize,
-        /// Largest number of bytes.
+        /// Largest number of bytes that is accepted.
         max: usize,
     },
     /// A setting of a KV-cache group is out of range.
     #[error("{field} is {value}: must be {expected}")]
     Setting {
-        /// Name of the setting.
+        /// Name of the setting that is out of range.
         field: &'static str,
-        /// Value of the setting.
+        /// Value of the setting that is out of range.
         value: Box<str>,
         /// The allowed values.
         expected: Box<str>,

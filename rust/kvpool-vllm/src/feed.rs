@@ -43,15 +43,15 @@ pub type Link = (usize, BlockHash, Option<BlockHash>);
 pub struct FeedRun {
     /// Position in the request of the first of these blocks.
     pub first: usize,
-    /// KV-cache group of these blocks.
+    /// KV-cache group in which the blocks are cached.
     pub group: u16,
-    /// Number of tokens per block.
+    /// Number of tokens of each block.
     pub block_size: usize,
-    /// Number of bytes in a digest.
+    /// Number of bytes of each digest.
     pub digest_len: usize,
-    /// The blocks that have a digest.
+    /// Those of the blocks that have a digest.
     pub links: Vec<Link>,
-    /// The tokens of all these blocks.
+    /// The tokens of all blocks of the call, one block after the other.
     pub tokens: Vec<u32>,
     /// The extra keys of each entry of `links`. The list is empty if no block has extra keys.
     pub keys: Vec<Keys>,
@@ -82,7 +82,7 @@ impl FeedLog {
         }
     }
 
-    /// Records that all contents were removed.
+    /// Records that the index has lost all contents.
     pub fn cleared(&mut self) {
         self.batch.cleared();
         self.keys.clear();

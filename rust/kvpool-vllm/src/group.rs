@@ -33,7 +33,7 @@ pub trait Table {
     /// pool.
     fn block(&self, at: usize) -> Option<u32>;
 
-    /// Calls `look` with the pool, and returns the result of `look`.
+    /// Calls the function `look` with the pool of the blocks, and returns its result.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 
     /// Returns the key of the block at a position, and the number of tokens that the key covers. `None`
@@ -71,9 +71,9 @@ pub struct Group {
     pub most: Option<usize>,
     /// Whether full blocks of the group are cached.
     pub is_cached: bool,
-    /// Computes up to which token blocks may be cached.
+    /// Computes up to which token the blocks of a request may be cached.
     pub finals: Finals,
-    /// Selects the blocks before that token that are cached.
+    /// Selects, among the blocks that may be cached, those that the group caches.
     pub retention: Retention,
     /// If set, the group also caches the block in which a prompt without its last `prompt_tail` tokens
     /// ends, even if this block is not full. A digest has to exist for this end.
@@ -87,7 +87,7 @@ pub struct Group {
 pub struct Noted {
     /// Number of blocks at the start of the table that were already freed.
     pub retired: usize,
-    /// Position in the table of the previous state's block.
+    /// Position in the table of the block that held the previous state.
     pub last: Option<usize>,
 }
 
@@ -95,20 +95,21 @@ pub struct Noted {
 /// position in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Blocks that no token reads any more. They are freed first, in this order.
+    /// Blocks that no token reads any more. They are freed in this order, before the block of the
+    /// previous state.
     pub dead: Vec<(usize, u32)>,
     /// For recurrent states: the new value of [`Noted::retired`], if it changes.
     pub retired: Option<usize>,
     /// For recurrent states: the block of the previous state, which is freed after `dead`.
     pub before: Option<(usize, u32)>,
-    /// Number of blocks to append to the table.
+    /// Number of blocks that the caller has to append to the table.
     pub missing: usize,
     /// For recurrent states: how the table changes before the missing blocks are appended.
     pub moves: Option<Move>,
 }
 
 impl Change {
-    /// Whether the step changes nothing.
+    /// Returns whether the step changes nothing in the table.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.dead.is_empty()
@@ -135,19 +136,19 @@ pub struct Arrived {
 /// Which blocks of a table can be cached now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caching {
-    /// Number of blocks that are already cached.
+    /// Number of blocks at the start of the table that are already cached.
     pub known: usize,
     /// Number of blocks that contain only final tokens, which are tokens that will not be computed
     /// again.
     pub full: usize,
-    /// Number of final tokens.
+    /// Number of final tokens (tokens that will not be computed again).
     pub finals: usize,
     /// Whether to cache also the block in which the prompt ends, although it is not full.
     pub tail: bool,
 }
 
 impl Caching {
-    /// Whether there is any block to cache.
+    /// Returns whether there is any block to cache.
     #[must_use]
     pub const fn asks(&self) -> bool {
         self.full > self.known || self.tail
@@ -159,7 +160,7 @@ impl Caching {
 pub enum Tail {
     /// There is no block to cache.
     Absent,
-    /// The block is already cached under this key.
+    /// The block is already cached under this key, so nothing has to be done.
     Cached(Key),
     /// vLLM's own manager has to cache the block.
     Partial,
@@ -327,14 +328,15 @@ impl Group {
             return false;
         }
         let at = self.spec.full_blocks(Tokens(end)).0;
-        // This step appends the block, or caches it under the key of all its tokens.
+        // In these cases this step appends the block in which the prompt ends, or caches it as a full
+        // block.
         if at >= table.len() || (caching.known..caching.full).contains(&at) {
             return true;
         }
         table.hash(at).and_then(|(_, tokens)| tokens).is_none_or(|tokens| (tokens as usize) < end)
     }
 
-    /// Returns whether each of these blocks should be indexed.
+    /// Returns for each of these blocks whether the group caches it, so that lookups can find it.
     #[must_use]
     pub fn kept(&self, blocks: Range<usize>, retains: &Retains, prompt: &Prompt) -> Vec<bool> {
         if matches!(self.retention.reads, Reads::Full | Reads::Chunk(_)) {
@@ -345,7 +347,7 @@ impl Group {
         blocks.map(|at| self.retention.keeps(at, prompt.interval, &boundaries)).collect()
     }
 
-    /// Returns how to cache the block in which the prompt ends. Called if [`Caching::tail`] is set.
+    /// Returns how to cache the block in which the prompt ends. Call this if [`Caching::tail`] is set.
     #[must_use]
     pub fn tail(&self, table: &impl Table, finals: usize) -> Tail {
         if self.states.is_none() || !finals.is_multiple_of(self.spec.block_tokens) {

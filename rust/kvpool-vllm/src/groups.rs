@@ -17,11 +17,11 @@ use kvpool::groups::{Blocks, GroupSpec, Tokens};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// Number of tokens to compute in this step.
+    /// Number of tokens that the engine computes in this step.
     pub new: usize,
     /// Number of slots after those of the new tokens, for draft tokens.
     pub lookahead: usize,
-    /// Whether full blocks are cached.
+    /// Whether full blocks of the request are cached.
     pub caches: bool,
     /// Whether the pool must have room for all tokens of the request, and not only for those of this
     /// call.
@@ -59,9 +59,9 @@ pub struct Step {
     pub settled: usize,
     /// Tokens that need slots: computed tokens, tokens of this step, and slots for draft tokens.
     pub slots: usize,
-    /// Tokens that are computed after this step, without drafts.
+    /// Tokens that are computed after this step, without draft tokens.
     pub main: usize,
-    /// How many of the `main` tokens may be cached after this step.
+    /// How many of the tokens that the field `main` counts may be cached after this step.
     pub cached: usize,
     /// All tokens of the request. `None` unless the pool must have room for all of them now.
     pub whole: Option<usize>,
@@ -72,7 +72,7 @@ pub struct Step {
 pub struct Growth {
     /// Number of blocks at the start of the table that no token reads any more.
     pub dead: usize,
-    /// Number of blocks to append to the table.
+    /// Number of blocks that have to be appended to the table.
     pub missing: usize,
 }
 

@@ -15,12 +15,12 @@ pub struct GroupFound {
     /// Number of null blocks at the start of the group's table. No token reads the blocks of the hit
     /// that they replace.
     pub nulls: usize,
-    /// Number of the following blocks. They are not in `blocks`, but are the first blocks of the
-    /// group's [`LastHit`].
+    /// Number of blocks that follow the null blocks and are not in the list `blocks`, because they are
+    /// the first blocks of the group's [`LastHit`].
     pub known: usize,
     /// The blocks of the hit after the null blocks and the `known` blocks.
     pub blocks: Vec<u32>,
-    /// Number of tokens in all these blocks.
+    /// Number of tokens that the null blocks and the blocks of the hit cover together.
     pub tokens: usize,
 }
 
@@ -37,7 +37,8 @@ pub struct GroupFound {
 #[derive(Clone, Debug)]
 pub struct Hits {
     lookup: Lookup,
-    /// For each family, the indices of its groups in the list of groups.
+    /// For each family (groups that are looked up together), the indices of its groups in the list of
+    /// groups.
     members: Vec<Vec<usize>>,
     /// vLLM's number of each group, which is part of its blocks' keys.
     numbers: Vec<u32>,
@@ -121,15 +122,16 @@ struct Asked<'a, D> {
 }
 
 impl<D: Digests> Asked<'_, D> {
-    /// Returns the block that each group of a family has under the request's digest number `unit`.
-    /// `None` if any of the groups has no such block.
+    /// Returns, for each group of a family (groups that are looked up together), the block that it has
+    /// under the request's digest number `unit`. `None` if any of the groups has no such block.
     fn at(&self, family: usize, unit: usize) -> Result<Option<Vec<u32>>, D::Error> {
         let key = |&member: &usize| self.digests.key(unit, self.hits.numbers[member]);
         let keys = self.hits.members[family].iter().map(key).collect::<Result<Vec<_>, _>>()?;
         Ok(self.digests.look(|pool| pool.find_all(&keys)))
     }
 
-    /// Returns the blocks of the hit in each group. A group that is in no family has none.
+    /// Returns the blocks of the hit in each group. A group that is in no family (and so is not looked
+    /// up) has none.
     fn blocks(&self, found: &[Found]) -> Result<Vec<GroupFound>, D::Error> {
         let mut groups = vec![GroupFound::default(); self.hits.numbers.len()];
         for (family, found) in found.iter().enumerate() {
@@ -234,7 +236,8 @@ mod tests {
         let window = GroupFound { nulls: 3, known: 0, blocks: vec![10], tokens: 8 };
         assert_eq!((found, tokens, more), (vec![full(4, 8), window], 8, 0));
         assert_eq!((last[0].blocks(), last[0].changes()), (&[1, 2, 3, 4][..], 1));
-        // A lower limit ends at the window's first block. Full attention needs no new lookup for it.
+        // With a lower limit, the hit ends at the window's first block. For full attention, the earlier
+        // lookup already contains the result.
         let (found, tokens, more) = hits.find(&Plain(9, &pool), &mut last, 5).unwrap();
         let window = GroupFound { nulls: 0, known: 0, blocks: vec![7], tokens: 2 };
         assert_eq!((found, tokens, more), (vec![full(1, 2), window], 2, 2));

@@ -13,7 +13,7 @@ const GROUP: usize = 4;
 /// Largest number of bytes in a key. Digests of vLLM's hash functions have 16 or 32 bytes.
 const MAX: usize = 39;
 
-/// A block hash and the KV-cache group in which the block was cached. Takes 40 bytes.
+/// A block hash and the KV-cache group in which the block was cached. A key takes 40 bytes of memory.
 ///
 /// ```
 /// use kvpool_vllm::Key;
@@ -110,7 +110,7 @@ impl Key {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Returns the digest without the group.
+    /// Returns the digest of the block, without the group.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).saturating_sub(GROUP)]
@@ -156,9 +156,9 @@ impl Eq for Key {}
 impl std::hash::Hash for Key {
     #[inline]
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // This hashes the first 32 bytes of the key and the group, which distinguishes keys with the
-        // same digest. Digests are uniformly distributed, or chosen by someone who does not know the
-        // secret key of the table's hash function.
+        // The hash covers the first 32 bytes of the key and the group, which distinguishes keys with
+        // the same digest. Digests are uniformly distributed, or chosen by someone who does not know
+        // the secret key of the table's hash function.
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]));
         state.write_u64(word(0) ^ word(16));
         state.write_u64(word(8) ^ word(24) ^ (u64::from(self.group()) << 32));

@@ -1,4 +1,4 @@
-//! `LastHit`: the blocks that the last lookup found. The next lookup reuses them.
+//! `LastHit`: the blocks that the latest lookup found. The next lookup reuses them.
 //!
 //! The request at the head of vLLM's queue is looked up at every step while it waits. A digest
 //! identifies the whole prefix up to its position. So the blocks that a lookup found are also valid for
@@ -20,10 +20,10 @@ const STRETCHES: [usize; 2] = [16, 256];
 
 /// Access to the digests of one request, and to the pool in which they are looked up.
 pub trait Digests {
-    /// The error of a digest that cannot be read.
+    /// The error that is returned if a digest cannot be read.
     type Error;
 
-    /// Number of digests of the request.
+    /// Returns the number of digests that the request has.
     fn len(&self) -> usize;
 
     /// Whether the request has no digests.
@@ -51,7 +51,7 @@ pub trait Digests {
         out: &mut Vec<u32>,
     ) -> Result<(), Self::Error>;
 
-    /// Calls `look` with the pool, and returns the result of `look`.
+    /// Calls the function `look` with the pool, and returns its result.
     fn look<R>(&self, look: impl FnOnce(&Pool) -> R) -> R;
 }
 
@@ -135,7 +135,7 @@ impl LastHit {
     /// Looks up a prompt of `len` blocks. `key_of` returns the key of the block at a position. `find`
     /// appends the cached blocks in a range of positions, up to the first that is not cached.
     /// `removals` is the present value of [`Pool::removals`]. Returns whether the blocks differ from
-    /// those of the last lookup.
+    /// those of the latest lookup.
     ///
     /// # Errors
     /// The errors of `key_of` and `find`.

@@ -11,7 +11,7 @@
 //! - [`Keys`]: finds the keys of a block, and the blocks of a key in the order in which they were
 //!   cached.
 //! - [`Hits`]: finds the blocks of the longest hit of a request, for each group. [`Lookup`]: finds the
-//!   length of that hit. [`LastHit`]: the blocks of the last lookup, which the next one reuses.
+//!   length of that hit. [`LastHit`]: the blocks of the latest lookup, which the next one reuses.
 //!   [`find_window`]: the lookup of a sliding window, which skips positions that cannot hit.
 //! - [`Group`]: makes the decisions of vLLM's manager for one group and one request. It reads the
 //!   caller's block tables ([`Table`]).
@@ -67,7 +67,7 @@ pub use retain::{Finals, Prompt, Retains, Retention};
 pub use states::{Move, NoState, States};
 pub use window::{Window, WindowSearch, find_window};
 
-/// Tests the example in the README.
+/// Lets `cargo test` run the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -18,7 +18,7 @@
 
 use crate::window::find_window;
 
-/// Which earlier tokens the layers of a family read.
+/// Which earlier tokens the layers of a family of groups read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// All earlier tokens.
@@ -27,7 +27,7 @@ pub enum Reads {
     Window(usize),
     /// The earlier tokens of the same chunk. Chunks have the given number of tokens.
     Chunk(usize),
-    /// The recurrent state after the previous token.
+    /// Only the recurrent state after the previous token.
     State,
 }
 
@@ -42,7 +42,7 @@ pub enum Reads {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Which earlier tokens the layers of the family read.
+    /// Which earlier tokens the layers of the family of groups read.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,
@@ -57,7 +57,7 @@ pub struct Family {
 /// The index in which the blocks of one request are looked up, family by family. A block counts as
 /// cached only if all groups of the family have it.
 pub trait Index {
-    /// The error of a failed lookup.
+    /// The error that a failed lookup returns.
     type Error;
 
     /// Returns how many of the request's first `blocks` blocks are cached without a gap.
@@ -73,32 +73,34 @@ pub trait Index {
     fn has(&mut self, family: usize, unit: usize) -> Result<bool, Self::Error>;
 }
 
-/// The blocks of a hit in one family.
+/// The blocks of a hit that one family (groups that are looked up together) needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Number of tokens of the hit in this family.
+    /// Number of tokens of the hit in this family of groups.
     pub tokens: usize,
-    /// Position of the first block that the family needs. The needed blocks are `first..end`.
+    /// Position in the prompt of the first block that the family of groups needs. The needed blocks are
+    /// `first..end`.
     pub first: usize,
-    /// The position after the last needed block.
+    /// Position in the prompt after the last block that the family of groups needs.
     pub end: usize,
     /// If the hit ends inside of a block, the number of the digest that identifies this block.
     pub tail: Option<usize>,
 }
 
-/// The hit of a request in all families.
+/// The hit of a request in all families of groups of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupsHit {
     /// Number of tokens of the hit.
     pub tokens: usize,
-    /// Largest number of tokens that any family had cached. If it exceeds `tokens`, other families had
-    /// fewer.
+    /// Largest number of tokens that any family of groups had cached. If it exceeds `tokens`, other
+    /// families had fewer.
     pub longest: usize,
-    /// The blocks of the hit in each family.
+    /// For each family of groups, the blocks of the hit that it needs.
     pub found: Vec<Found>,
 }
 
-/// Finds the longest hits of requests in all families of a model.
+/// Finds the longest hits of requests in all families of groups of a model (a family is looked up
+/// together).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
     families: Vec<Family>,
@@ -106,8 +108,8 @@ pub struct Lookup {
     unit: usize,
     /// Hits have a multiple of this number of tokens.
     alignment: usize,
-    /// Whether one turn per family is enough. This is the case for a single family, and for full
-    /// attention with one other family.
+    /// Whether a lookup is complete after one turn per family of groups. This is the case for a single
+    /// family, and for full attention with one other family.
     one_turn: bool,
 }
 
@@ -135,7 +137,7 @@ impl Lookup {
         &self.families
     }
 
-    /// Returns the number of digests per block of a family.
+    /// Returns the number of digests per block in this family of groups.
     #[must_use]
     pub fn scale(&self, family: usize) -> usize {
         self.families.get(family).map_or(1, |family| family.block_tokens / self.unit)
@@ -150,8 +152,8 @@ impl Lookup {
         let mut hit =
             GroupsHit { tokens: limit, longest: 0, found: vec![Found::default(); self.families.len()] };
         let mut asked = vec![false; self.families.len()];
-        // Whether each family has already looked beyond the end of a hit of the present length. It does
-        // so once per length.
+        // Whether each family has already looked beyond the end of a hit of the present length. A
+        // family does so once per length.
         let mut proven = vec![false; self.families.len()];
         loop {
             let mut length = hit.tokens;
@@ -161,7 +163,7 @@ impl Lookup {
                     continue;
                 }
                 let drops = family.drops && !proven[at];
-                // A family of states never looks beyond the end of a hit.
+                // A family of groups with states never looks beyond the end of a hit.
                 let margin = if drops && family.reads != Reads::State { family.margin } else { 0 };
                 let most = length.saturating_add(margin).min(hashed);
                 let found = self.look(at, most, drops, units, index)?;

@@ -75,14 +75,16 @@ pub struct Retains {
     pub scheduler_block: usize,
     /// Whether draft heads have to recompute the end of a hit in any group.
     pub drops: bool,
-    /// Whether the vLLM version is 0.33 or later, which keeps more blocks at junctions.
+    /// Whether the vLLM version is 0.33 or later, which keeps more blocks at the position at which a
+    /// request diverged from an earlier one (junction).
     pub by_series_33: bool,
 }
 
 impl Retains {
     /// Returns the positions at which later hits are expected to end: the end of this prompt, and its
-    /// junction. If draft heads recompute the end of a hit, `before` also adds the position that is
-    /// this number of tokens before the junction.
+    /// junction (the position at which it diverged from an earlier prompt). If draft heads recompute
+    /// the end of a hit, `before` also adds the position that is this number of tokens before the
+    /// junction.
     pub(crate) fn boundaries(&self, prompt: &Prompt, before: Option<usize>) -> Vec<usize> {
         let mut ends = replays(prompt.tokens, self.scheduler_block, self.drops).to_vec();
         if prompt.junction > 0 {
@@ -104,7 +106,7 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
     [ends(again), ends(prompt)]
 }
 
-/// Selects which blocks of a group are indexed.
+/// Selects the blocks of a group that are cached, so that lookups can find them.
 ///
 /// ```
 /// use kvpool_vllm::{Reads, Retention};
@@ -115,7 +117,7 @@ fn replays(prompt: usize, scheduler_block: usize, drops: bool) -> [usize; 2] {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Which earlier tokens the layers of the group read.
+    /// Which earlier tokens the layers of the group read for each token.
     pub reads: Reads,
     /// Number of tokens per block.
     pub block_tokens: usize,

@@ -12,9 +12,9 @@ use crate::pool::Pool;
 /// The result of a lookup: the blocks `first..end`, which are all cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Position of the first block.
+    /// Position in the prompt of the first block of the hit.
     pub first: usize,
-    /// Position after the last block.
+    /// Position in the prompt after the last block of the hit.
     pub end: usize,
 }
 
@@ -38,7 +38,7 @@ pub fn find_window(
     may_end: impl Fn(usize) -> bool,
 ) -> Window {
     let mut end = len;
-    // All blocks of `known..end` are cached.
+    // From here on, all blocks at the positions `known..end` are cached.
     let mut known = end;
     while end >= need && need > 0 {
         if !may_end(end) {

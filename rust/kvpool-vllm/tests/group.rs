@@ -130,7 +130,7 @@ fn states_are_kept_where_a_request_turned_off() {
         group.kept(0..4, &retains, &prompt)
     };
     // A request with the same prompt can hit up to token 4. vLLM 0.33 also keeps the block before the
-    // junction.
+    // junction (the position at which the request diverged from an earlier one).
     assert_eq!(kept(false), [true, false, true, false]);
     assert_eq!(kept(true), [true, true, true, false]);
 }

@@ -135,7 +135,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
         pool.free([block]).unwrap();
     }
     assert_eq!(cached(&pool), [1, 3]);
-    // The null block is no parent either.
+    // The null block, as the parent of a block, does not count as a parent.
     let mut pool = self::pool("s3-fifo");
     take(&mut pool, 1);
     cache(&mut pool, Start { first: 1, before: Some(0) }, &[1], &[1, 2], CHAINED);
@@ -145,7 +145,7 @@ fn a_block_after_an_uncached_block_has_no_parent() {
 
 #[test]
 fn a_block_may_have_a_parent_with_its_own_key() {
-    // Block 1 gets directly the key that block 2, whose parent it is, also gets.
+    // Block 1 is the parent of block 2. Here block 1 gets the same key as block 2.
     let mut pool = pool("s3-fifo");
     let table = take(&mut pool, 2);
     pool.insert_hash(key(&[1, 2], CHAINED), 1, Some(8));
@@ -412,8 +412,8 @@ fn what_is_taken_out_of_the_queue_by_hand_is_known_until_somebody_claims_it() {
 
 #[test]
 fn what_is_popped_and_claimed_was_evicted_as_far_as_the_policy_knows() {
-    // The policy is notified as by an ordinary allocation. When the content is cached again, the policy
-    // recognizes it.
+    // The pool notifies the policy in the same way as in an ordinary allocation. When the content is
+    // cached again, the policy recognizes it.
     let reused = |by_hand: bool| {
         let mut pool = pool("arc");
         singles(&mut pool, &[1, 2, 3, 4, 5, 6, 7]);

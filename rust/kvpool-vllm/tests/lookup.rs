@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 const UNIT: usize = 2;
 
-/// For each family, which units are cached and how many units a block has.
+/// For each family of groups: which units (tokens of one digest) are cached, and how many units a block
+/// has.
 #[derive(Clone, Debug, Default)]
 struct Units(Vec<Vec<bool>>, Vec<usize>);
 
@@ -28,7 +29,7 @@ impl Index for Units {
     }
 }
 
-/// Provides the same units to the core's lookup.
+/// Lets the core's lookup read the same cached units.
 impl Cached for Units {
     fn find_run(&mut self, group: usize, first: Blocks, end: Blocks, out: &mut Vec<BlockId>) {
         let scale = self.1[group];

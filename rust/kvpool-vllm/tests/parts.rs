@@ -19,7 +19,7 @@ fn a_content_is_the_start_of_the_digest_combined_with_the_group() {
     let mut other = digest;
     other[7] = 0;
     assert_ne!(content(&other, 0), content(&digest, 0));
-    // `content` also accepts a key without a digest.
+    // The method `content` also accepts a key without a digest.
     assert_eq!(Key::from_bytes(&[]).unwrap().content(), 0);
 }
 
@@ -80,7 +80,7 @@ fn zeros_at_the_end_of_a_key_count() {
 #[test]
 fn a_digest_differs_from_its_prefix_padded_with_zeros() {
     // The digests may come in any order of lengths. The core stores padded digests of one length, and
-    // the overlay those of other lengths.
+    // the pool's overlay stores those of other lengths.
     for lengths in [[16, 17, 32, 15], [32, 16, 17, 31], [17, 16, 32, 0]] {
         let keys: Vec<Key> = lengths.iter().map(|&len| Key::new(&[0; 32][..len], 0).unwrap()).collect();
         let mut pool = in_use(6);
@@ -211,7 +211,7 @@ fn a_key_can_have_two_blocks_and_ends_with_the_last() {
     assert!(!pool.insert_hash(key(0), 1, None) && !pool.insert_hash(key(0), 2, None));
     let gone: Vec<_> = [1, 2].into_iter().flat_map(|block| pool.remove_hashes(block)).collect();
     assert_eq!(gone.iter().map(|gone| gone.last_copy).collect::<Vec<_>>(), [false, false]);
-    // `was_shared` remains true until no block has the key.
+    // The method `was_shared` returns true until no block has the key any more.
     assert_eq!((pool.find(&key(0)), pool.keys().was_shared(&key(0))), (Some(3), true));
     assert!(pool.remove_hashes(3)[0].last_copy && pool.keys().is_empty());
     assert!(!pool.keys().was_shared(&key(0)));
@@ -225,7 +225,7 @@ fn a_second_key_of_a_block_is_removed_with_its_hash() {
     pool.insert_hash(key(0), 1, Some(4));
     assert!(pool.insert_hash(key(1), 1, Some(2)));
     assert_eq!((pool.keys().copies(&key(1)), pool.keys().was_shared(&key(1))), (vec![1], false));
-    // The second key of block 1 also becomes the hash of block 2.
+    // Block 2 gets, as its hash, the key that is already the second key of block 1.
     assert!(!pool.insert_hash(key(1), 2, Some(2)));
     assert_eq!((pool.find(&key(1)), pool.keys().hash_of(2)), (Some(1), Some((key(1), Some(2)))));
     pool.check_invariants().unwrap();

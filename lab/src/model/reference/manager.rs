@@ -21,17 +21,17 @@ type Place = (usize, usize);
 pub struct ReferenceRequest {
     /// The state of the request, which determines where its blocks are.
     pub state: RequestState,
-    /// The tier of the request's blocks.
+    /// The number of the tier that has the request's blocks.
     pub tier: usize,
-    /// The salt of the request's prompt.
+    /// The cache salt of the request.
     pub salt: Vec<u8>,
     /// The tokens of the prompt, followed by the appended tokens.
     pub tokens: Vec<u32>,
     /// The block table. Entries before a sliding window, whose blocks were released, are 0.
     pub blocks: Vec<usize>,
-    /// Number of tokens whose KV is written.
+    /// Number of the request's tokens whose KV is written.
     pub computed: usize,
-    /// Number of leading blocks that lookups can find.
+    /// Number of blocks at the start of the request's table that lookups can find.
     pub published: usize,
     /// Number of leading blocks that were released because a window has moved past them.
     pub trimmed: usize,
@@ -71,26 +71,28 @@ pub enum ReferenceStep {
     /// A new request: its id, tokens and salt, the part of the prompt to allocate blocks for, and the
     /// number of cached tokens that the plan uses.
     Admit(i64, Vec<u32>, Vec<u8>, Part, usize),
-    /// A preempted request that is resumed.
+    /// Resumes a preempted request: its id, the part of the prompt to allocate blocks for, and the
+    /// number of cached tokens that the plan uses.
     Resume(i64, Part, usize),
     /// Appends tokens to a running or preempted request. The next two fields ask for room for more
     /// tokens, or for a total number of tokens. The last field states whether the plan overwrites
     /// registered blocks in place.
     Append(i64, Vec<u32>, usize, Option<usize>, bool),
-    /// Preempts a running request.
+    /// Preempts a running request. The second field is the condition under which its blocks become
+    /// allocatable.
     Preempt(i64, Until),
     /// Ends a request.
     Release(i64, Until),
 }
 
-/// The result of a planned operation after the plan was committed.
+/// What a planned operation returns when its plan is committed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReferenceOutcome {
-    /// The table, and the number of its blocks that were cached.
+    /// For an admission or resumption: the block table, and the number of its blocks that were cached.
     Admitted(Vec<usize>, usize),
-    /// The changed positions of the table, with their blocks.
+    /// For an append: the changed positions of the block table, with their new blocks.
     Appended(Vec<(usize, usize)>),
-    /// The request has released its blocks.
+    /// For a preemption: the request has released its blocks.
     Ended,
 }
 
@@ -118,7 +120,7 @@ struct Swap {
 pub struct ReferenceManager {
     /// The device's pool, followed by the host's pool if there is a host tier.
     pub pools: Vec<ReferencePool>,
-    /// The requests by id.
+    /// The requests of the manager, by id.
     pub requests: BTreeMap<i64, ReferenceRequest>,
     watermark: f64,
     block_size: usize,
@@ -126,7 +128,8 @@ pub struct ReferenceManager {
     planned: Vec<(Place, Place, Option<u64>)>,
     swaps: BTreeMap<u64, Swap>,
     next_swap: u64,
-    /// Number of times that the weights changed: resets and new epochs.
+    /// Number of times that the weights of the simulated model changed. Each reset and each new epoch
+    /// changes them.
     weights: u64,
 }
 
@@ -140,13 +143,13 @@ impl ReferenceManager {
         Self { pools, requests, watermark, block_size, planned, swaps, next_swap: 0, weights: 0 }
     }
 
-    /// Returns the device's pool.
+    /// Returns the reference pool of the device.
     #[must_use]
     pub fn device(&self) -> &ReferencePool {
         &self.pools[0]
     }
 
-    /// Returns whether the request is in this state.
+    /// Returns whether the request with this id exists and is in this state.
     #[must_use]
     pub fn is(&self, id: i64, state: RequestState) -> bool {
         self.requests.get(&id).is_some_and(|request| request.state == state)
@@ -220,8 +223,8 @@ impl ReferenceManager {
         Some(cached)
     }
 
-    /// Like `place_behind`, with the longest hit for which enough blocks are available. That may be a
-    /// hit of no blocks.
+    /// Like the method `place_behind`, with the longest hit for which enough blocks are available. That
+    /// may be a hit of no blocks.
     fn place(&mut self, id: i64, request: &ReferenceRequest, part: Part) -> Option<usize> {
         if part.external_tokens >= request.tokens.len() {
             return None;
@@ -268,7 +271,8 @@ impl ReferenceManager {
     }
 
     /// Returns the number of token slots that the table has to cover after an append of `more` tokens,
-    /// if the caller asks for `asked`. New tokens that fit into existing blocks always count.
+    /// if the caller asks for `asked` slots in total. New tokens that fit into existing blocks always
+    /// count.
     fn slots(&self, request: &ReferenceRequest, more: usize, asked: usize) -> usize {
         asked.max((request.tokens.len() + more).min(request.blocks.len() * self.block_size))
     }
@@ -279,7 +283,7 @@ impl ReferenceManager {
         self.touched_after(request, request.tokens.len(), slots)
     }
 
-    /// Like `touched`, but the slots begin after a given number of tokens.
+    /// Like the method `touched`, but the slots begin after a given number of tokens.
     fn touched_after(
         &self,
         request: &ReferenceRequest,
@@ -296,8 +300,8 @@ impl ReferenceManager {
     }
 
     /// Returns the number of blocks that an append allocates, and how many of them are avoidable:
-    /// copies of registered blocks that no other request holds. `given_up` contains by block the number
-    /// of references that earlier requests of the batch release by copying it.
+    /// copies of registered blocks that no other request holds. For each block, `given_up` contains the
+    /// number of references that earlier requests of the batch give up because they copy the block.
     fn needed(&self, id: i64, slots: usize, given_up: &mut BTreeMap<usize, usize>) -> (usize, usize) {
         let request = &self.requests[&id];
         let (mut needed, mut avoidable) = (self.missing(request, slots), 0);
@@ -313,8 +317,8 @@ impl ReferenceManager {
         (needed, avoidable)
     }
 
-    /// Returns the maximum number of tokens that a step may have computed. Slots after the request's
-    /// last token only count if no other request holds their block.
+    /// Returns the maximum number of tokens of a request that the engine may report as computed. Slots
+    /// after the request's last token only count if no other request holds their block.
     fn computable(&self, request: &ReferenceRequest) -> usize {
         let covered = request.blocks.len() * self.block_size;
         let is_own = |&slot: &usize| {
@@ -344,8 +348,8 @@ impl ReferenceManager {
         self.append_rows(rows, computed, covered, None)
     }
 
-    /// Like `append_ragged`. If a step's plan has already decided whether cached content is overwritten
-    /// in place, that decision is passed.
+    /// Like the method `append_ragged`. If a step's plan has already decided whether cached content is
+    /// overwritten in place, that decision is passed.
     fn append_rows(
         &mut self,
         rows: &[(i64, Vec<u32>)],
@@ -387,8 +391,8 @@ impl ReferenceManager {
         }
         let short = self.can_grow(needed, avoidable)?;
         let in_place = in_place.unwrap_or(short);
-        // Commit computed tokens first, because their blocks must be in the index when blocks are
-        // evicted.
+        // Commit the computed tokens before blocks are allocated, because their blocks must be in the
+        // index when the allocation evicts blocks.
         for ((id, tokens), &(_, _, computed)) in rows.iter().zip(&targets) {
             self.requests.get_mut(id)?.tokens.extend(tokens);
             if let Some(computed) = computed {
@@ -466,7 +470,7 @@ impl ReferenceManager {
     }
 
     /// Returns the block that contains the content of a given block now. If a planned copy will fill
-    /// the given block, that is the source of the copy.
+    /// the given block, the result is the source of the copy.
     fn resolve(&self, place: Place) -> Place {
         self.planned.iter().find(|copy| copy.1 == place).map_or(place, |copy| copy.0)
     }
@@ -582,8 +586,8 @@ impl ReferenceManager {
         true
     }
 
-    /// Forks the parent of each row into the child of the row. All parents must be running before the
-    /// call.
+    /// Forks requests. Each row contains a parent request and the id of its child. All parents must be
+    /// running before the call.
     pub fn fork_batch(&mut self, rows: &[(i64, i64)]) -> bool {
         let mut changed = self.clone();
         let done = rows.iter().all(|&(parent, _)| self.is(parent, RequestState::Running))
@@ -767,7 +771,7 @@ impl ReferenceManager {
         self.pools.iter_mut().map(|pool| pool.complete_step(step)).sum()
     }
 
-    /// Removes all cached content in every tier.
+    /// Removes all cached content in every tier and starts a new epoch.
     pub fn bump_epoch(&mut self) {
         self.weights += 1;
         self.pools.iter_mut().for_each(ReferencePool::bump_epoch);
@@ -912,7 +916,8 @@ impl ReferenceManager {
         true
     }
 
-    /// Updates the state of a request that was moved, or ends the request if it was released.
+    /// Updates the state of a request whose swap is complete. If the request was released during the
+    /// swap, ends it.
     fn arrive(&mut self, id: i64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         request.state = if request.tier == 1 { RequestState::Swapped } else { RequestState::Running };
@@ -921,7 +926,7 @@ impl ReferenceManager {
         }
     }
 
-    /// Returns the running swaps.
+    /// Returns the numbers of the swaps that are not completed yet.
     #[must_use]
     pub fn swaps(&self) -> Vec<u64> {
         self.swaps.keys().copied().collect()

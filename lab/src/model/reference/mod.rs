@@ -24,7 +24,7 @@ pub type Content = (Vec<u8>, u64, Vec<u32>);
 /// weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kv {
-    /// The number of the weights that computed the KV. Every reset and every new epoch changes the
+    /// The version of the weights that computed the KV. Every reset and every new epoch changes the
     /// weights.
     pub weights: u64,
     /// A hash of the prefix from which the KV was computed.
@@ -44,7 +44,7 @@ impl Kv {
 #[derive(Clone, Debug, Default)]
 struct Block {
     references: usize,
-    /// Number of references that fences hold, and number of references that pins hold.
+    /// Number of references to the block that fences hold, and number that pins hold.
     fences: usize,
     pins: usize,
     content: Option<Content>,
@@ -98,7 +98,7 @@ impl ReferencePool {
         }
     }
 
-    /// Returns the content of block `position` of a prompt.
+    /// Returns the content of the block at position `position` of a prompt.
     #[must_use]
     pub fn content(&self, salt: &[u8], tokens: &[u32], position: usize) -> Content {
         (salt.to_vec(), self.epoch, tokens[..(position + 1) * self.block_size].to_vec())
@@ -154,7 +154,7 @@ impl ReferencePool {
         self.registered_content(block).is_some()
     }
 
-    /// Returns the content of a block, computed or not.
+    /// Returns the content of a block, whether it is computed or not.
     #[must_use]
     pub fn registered_content(&self, block: usize) -> Option<&Content> {
         self.blocks.get(block)?.content.as_ref()
@@ -166,7 +166,7 @@ impl ReferencePool {
         self.blocks.get(block).map_or((0, 0), |block| (block.references, block.fences))
     }
 
-    /// Returns whether a lookup may return a block.
+    /// Returns whether the content of a block is computed, so that a lookup may return the block.
     #[must_use]
     pub fn is_computed(&self, block: usize) -> bool {
         self.content_of(block).is_some()
@@ -178,7 +178,7 @@ impl ReferencePool {
         self.dropped
     }
 
-    /// Returns the contents that a lookup may return.
+    /// Returns the contents of all computed blocks, which a lookup may return.
     pub fn cached_contents(&self) -> impl Iterator<Item = &Content> {
         self.blocks.iter().filter(|block| block.computed).filter_map(|block| block.content.as_ref())
     }
@@ -250,8 +250,8 @@ impl ReferencePool {
         let mut idle = Vec::new();
         for &b in blocks {
             self.blocks[b].references -= 1;
-            // Pins are not counted as holders. A block that only pins hold is released, but the pins
-            // prevent its allocation.
+            // Pins are not counted as holders. A block that only pins hold counts as released, but the
+            // pins prevent its allocation.
             if self.blocks[b].references == self.blocks[b].pins {
                 idle.push(b);
             }
@@ -275,7 +275,8 @@ impl ReferencePool {
             if self.blocks[b].references == 0 {
                 self.free.insert(0, b);
             }
-            // The remaining copy must not be evicted before the children of the dropped copy.
+            // The block that keeps the content must not be evicted before the blocks that follow the
+            // dropped block in its prompt.
             let waits = |&twin: &usize| {
                 let Block { references, pins, .. } = self.blocks[twin];
                 self.evictable.contains(&twin) || pins > 0 && references == pins
@@ -520,7 +521,7 @@ impl ReferencePool {
         Some(shared)
     }
 
-    /// Removes blocks from the index.
+    /// Removes the contents of blocks from the index.
     pub fn drop_cached(&mut self, blocks: &[usize]) {
         for &b in blocks {
             self.unregister(b);
@@ -589,8 +590,9 @@ impl ReferencePool {
         changes.iter().for_each(|&(_, cached)| self.hold(cached));
     }
 
-    /// Like `register_table`, but for free blocks. Afterwards they are held, unless a cached block
-    /// replaces them. Returns `None` and changes nothing if a block is not free or is listed twice.
+    /// Like the method `register_table`, but for free blocks. Afterwards they are held, unless a cached
+    /// block replaces them. Returns `None` and changes nothing if a block is not free or is listed
+    /// twice.
     pub fn adopt(
         &mut self,
         blocks: &[usize],
@@ -614,8 +616,8 @@ impl ReferencePool {
         Some(changes)
     }
 
-    /// Like `find`, but does not return a block that was removed from the order of eviction while only
-    /// pins held it. The parents of such a block may have been evicted.
+    /// Like the method `find`, but does not return a block that was removed from the order of eviction
+    /// while only pins held it. The parents of such a block may have been evicted.
     fn find_in_place(&self, content: &Content) -> Option<usize> {
         let overtaken =
             |b: usize| self.blocks[b].references == self.blocks[b].pins && !self.evictable.contains(&b);
@@ -646,7 +648,7 @@ impl ReferencePool {
         victims
     }
 
-    /// Returns whether no block has a reference.
+    /// Returns whether the pool is idle: no block has a reference.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.blocks.iter().all(|block| block.references == 0)

@@ -1,7 +1,8 @@
 //! Checks that the use of memory does not grow. Compares the bytes of heap in use at moments when no
 //! manager holds or caches a block.
 
-/// Allowed growth in bytes. It leaves room for the tables of every configuration to double once more.
+/// Allowed growth in bytes. It is so large that the hash tables of every configuration can double once
+/// more without a failure.
 const BOUND: i64 = 1 << 19;
 
 /// Minimum number of samples. With fewer samples, growth is not judged.
@@ -16,7 +17,7 @@ pub struct Heap {
     pub start: i64,
     /// Average number of bytes in use in the last quarter.
     pub end: i64,
-    /// The growth that is allowed, in bytes.
+    /// The maximum growth of the heap that counts as no leak, in bytes.
     pub bound: i64,
     /// Resident bytes at the end, or `None` if the system does not report them.
     pub resident: Option<u64>,
@@ -35,7 +36,7 @@ impl Heap {
         Self { judged, start, end, bound: BOUND, resident: resident() }
     }
 
-    /// Returns whether memory has grown.
+    /// Returns whether the use of heap memory has grown by more than is allowed.
     #[must_use]
     pub const fn has_grown(&self) -> bool {
         self.judged && self.end - self.start > self.bound

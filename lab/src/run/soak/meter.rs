@@ -1,4 +1,4 @@
-//! Measures the times of calls with a fixed amount of memory.
+//! Measures how long calls take. The measurements need a fixed amount of memory.
 //!
 //! The time of a call includes the creation of its arguments from the call's record.
 
@@ -12,12 +12,12 @@ use kvpool_journal::{ManagerCall, Words};
 const LONGEST: u64 = 60_000_000_000;
 
 fn histogram() -> Histogram<u64> {
-    // This cannot fail, because the library accepts these bounds.
+    // The histogram's constructor cannot fail, because the library accepts these bounds.
     #[expect(clippy::expect_used, reason = "fails for other constants only")]
     Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds")
 }
 
-/// Percentiles of times, in nanoseconds.
+/// Percentiles of the times of calls, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Times {
     /// Number of calls.
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// Measures the times of calls, as histograms.
+/// Measures the times of calls, and stores them as histograms.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// For each call, the times of accepted and of refused calls.

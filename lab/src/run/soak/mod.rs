@@ -41,38 +41,38 @@ use crate::world::prompts::Prompts;
 use crate::world::requests::id;
 use meter::Meter;
 
-/// Number of random bytes from which one call is drawn. No call needs as much.
+/// Number of random bytes from which one call is drawn. No call needs as many.
 const BYTES: usize = 512;
 
 /// A defect that a test plants in the runner, to show that the soak detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
-    /// Each call leaks 64 bytes.
+    /// Each call to the manager leaks 64 bytes.
     Leak,
-    /// One request is never released.
+    /// One request is not released at the end of its round.
     Reference,
-    /// The weights change, but the manager is not reset.
+    /// The weights of the engine change, but the manager is not reset.
     StaleHit,
 }
 
 /// The settings of a soak.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The seed of all choices.
+    /// The seed that determines all random choices.
     pub seed: u64,
     /// When the soak stops. It always completes the current round.
     pub until: Until,
     /// Number of blocks of each manager's device pool.
     pub blocks: usize,
-    /// Number of tokens of a block.
+    /// Number of tokens of each block.
     pub block_size: usize,
     /// The configurations.
     pub presets: Vec<Preset>,
-    /// Number of calls of a round.
+    /// Number of calls that a manager makes in one round.
     pub round: u64,
-    /// Number of calls between two checks by all oracles.
+    /// Number of calls after which all oracles check the state.
     pub check_every: u64,
-    /// The time between two lines of output.
+    /// The time between two lines of output, which report the progress.
     pub line_every: Duration,
     /// A function that returns the bytes of heap in use, or `None` if they are not counted.
     pub heap: Option<fn() -> usize>,
@@ -100,11 +100,11 @@ impl Default for Settings {
 /// One line of output, which reports the time since the previous line.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Line {
-    /// Seconds since the start.
+    /// Seconds since the start of the soak.
     pub seconds: f64,
-    /// Number of calls since the start.
+    /// Number of calls since the start of the soak.
     pub calls: u64,
-    /// Calls per second, including the time of the oracles.
+    /// Calls per second. The time in which the oracles check the state is included.
     pub rate: f64,
     /// Times of calls.
     pub times: Times,
@@ -124,9 +124,9 @@ struct Driver {
     checks: u64,
     held: f64,
     cached: f64,
-    /// Number of cached blocks that resets removed.
+    /// Number of cached blocks that the resets at the end of rounds removed.
     forgotten: u64,
-    /// A digest of all answers of the manager.
+    /// A digest of all answers that the manager has given.
     digest: u64,
     /// Memory that is never freed, if the test plants a leak.
     leaked: Vec<[u64; 8]>,
@@ -203,8 +203,8 @@ impl Driver {
                 Some(number) if nth % 2 == 0 => Some(release(number)),
                 _ => draw(&mut Bytes::new(&buffer), &mut self.world),
             };
-            // A new epoch removes all cached content. The draw does this too often for a large pool, so
-            // skip most of these calls.
+            // A new epoch removes all cached content. New epochs are drawn too often for a large pool,
+            // which would never fill, so skip most of them.
             let is_early = matches!(drawn, Some(ManagerCall::BumpEpoch {})) && nth % 16 > 0;
             if let Some(call) = drawn.filter(|_| !is_early) {
                 // Take the plan first, because an engine must not write KV to a block before a planned
@@ -245,7 +245,7 @@ impl Driver {
         calls.extend(numbers.iter().skip(skipped).map(|&number| release(number)));
         calls.push(ManagerCall::TakePlan {});
         calls.extend(self.world.tickets.iter().map(|&ticket| ManagerCall::EndFence { ticket }));
-        // Releases wait at most for the step two after the latest completed step.
+        // A release waits at most for the second step after the latest completed one.
         calls.push(ManagerCall::CompleteStep { step: self.world.step() + 2 });
         for call in &calls {
             self.make(call, meter, u64::MAX)?;
@@ -265,7 +265,7 @@ impl Driver {
         same("reset refused", &answer.refused, &false)?;
         let stats = self.stats().pool;
         same("free blocks after a reset", &stats.free, &stats.usable)?;
-        // Check twice, so that the oracle of events has read all events.
+        // Check twice, because the oracle of events reads new events only at every second check.
         (0..2).try_for_each(|_| self.world.check())?;
         let Prompts { block_size, .. } = self.world.prompts;
         self.world.prompts = Prompts::new(block_size, self.world.setting.verify, None)?;

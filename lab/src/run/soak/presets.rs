@@ -7,7 +7,7 @@ use kvpool::{DuplicatePolicy, EvictionPolicy};
 
 use crate::world::manager::{Scale, Setting};
 
-/// The settings that differ between configurations.
+/// The settings that differ between the configurations of a soak.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
     /// The eviction policy. Its name is also the name of the configuration.
@@ -72,13 +72,13 @@ pub const PRESETS: &[Preset] = &[
 ];
 
 impl Preset {
-    /// Returns the name of the configuration.
+    /// Returns the name of the configuration, which is the name of its policy.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.policy.name()
     }
 
-    /// Returns a short description of the settings.
+    /// Returns a short description of the configuration's settings.
     #[must_use]
     pub fn describe(&self) -> String {
         let mut words = vec![format!("verify {}", self.verify.name()), self.duplicates.name().to_owned()];
@@ -92,11 +92,13 @@ impl Preset {
         words.join(", ")
     }
 
-    /// Returns the settings of the laboratory's world for this configuration.
+    /// Returns the settings of a [`ManagerWorld`](crate::world::manager::ManagerWorld) for this
+    /// configuration.
     pub(super) fn setting(&self, blocks: usize, block_size: usize, check_every: u64) -> Setting {
         let Self { policy, verify, duplicates, retention, watermark, host_share, .. } = *self;
-        // The maximum length of a prompt follows from this number: requests with prompts of half that
-        // length would need twice the blocks of the pool.
+        // The maximum length of a prompt is computed from this number so that the pool is too small: if
+        // every request has a prompt of half that length, together they need twice the blocks of the
+        // pool.
         let requests = (blocks / 4).clamp(8, 200);
         Setting {
             num_blocks: blocks,

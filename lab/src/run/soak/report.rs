@@ -19,21 +19,22 @@ pub struct Configuration {
     pub settings: String,
     /// Number of calls.
     pub calls: u64,
-    /// The average shares of the blocks that were held and that were cached, from 0 to 1.
+    /// The average share of the pool's blocks that requests held, and the average share that was
+    /// cached, from 0 to 1.
     pub filling: (f64, f64),
     /// The share of prompt tokens that were cached, from 0 to 1.
     pub hit_rate: f64,
-    /// Number of admitted requests.
+    /// Number of requests that the manager admitted.
     pub admissions: u64,
     /// Number of admissions and resumptions that failed because of missing blocks.
     pub refusals: u64,
-    /// Number of preempted requests.
+    /// Number of times that a request was preempted.
     pub preemptions: u64,
-    /// Number of requests swapped out and in.
+    /// Number of requests that were swapped out, and number that were swapped in.
     pub swapped: (u64, u64),
-    /// Number of cached blocks evicted.
+    /// Number of cached blocks that the manager evicted.
     pub evictions: u64,
-    /// Number of blocks copied.
+    /// Number of blocks that the engine copied for copy-on-write or a swap.
     pub copies: u64,
     /// Number of cached blocks that the resets at the end of rounds removed.
     pub forgotten: u64,
@@ -42,7 +43,7 @@ pub struct Configuration {
 /// The report of a soak.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Report {
-    /// The day, in UTC.
+    /// The day of the soak, in UTC.
     pub date: String,
     /// The processor.
     pub processor: String,
@@ -61,7 +62,7 @@ pub struct Report {
     pub times: Vec<(String, Times)>,
     /// The configurations.
     pub configurations: Vec<Configuration>,
-    /// The use of heap memory.
+    /// The use of heap memory during the soak.
     pub heap: Heap,
 }
 

@@ -108,7 +108,8 @@ macro_rules! slices {
     };
 }
 
-/// Defines kinds that are lists of block ids. A journal stores all of them in the same way.
+/// Defines kinds that are lists of block ids. A journal stores the lists of all these kinds in the same
+/// way.
 macro_rules! lists {
     ($($(#[$doc:meta])* $kind:ident,)*) => {
         $crate::calls::kind::kinds! { [S: $crate::Recordable] S; $(

@@ -14,9 +14,10 @@ copied! {
     Count: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
     /// The largest number of blocks of a prompt to match.
     AtMost: usize, usize, |n| n, |n| n, words::at_most;
-    /// A position in a prompt.
+    /// A position in a prompt, in blocks.
     Start: usize, usize, |n| n, |n| n, |n| n.to_string();
-    /// The number of blocks in a pool.
+    /// A size: the number of blocks that a pool gets by a resize, or the number of tokens of a block of
+    /// vLLM's pool.
     Size: usize, usize, |n| n, |n| n, |n| words::counted(n, "block");
     /// The number of a step.
     Step: u64, u64, |n| n, |n| n, |n| n.to_string();
@@ -24,16 +25,16 @@ copied! {
     Ticket: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
     /// The ticket of a fence that must end before blocks can be allocated again.
     Until: u64, kvpool::Ticket, kvpool::Ticket::get, kvpool::Ticket::new, |n| n.to_string();
-    /// A time in seconds.
+    /// A time in seconds, on the caller's clock.
     Seconds: f64, f64, |n| n, |n| n, |n| n.to_string();
     /// A tenant.
     Tenant: u32, TenantId, |tenant| tenant.0, TenantId, |n| n.to_string();
-    /// The tenant for which a lookup is made.
+    /// The tenant for whom a lookup is made.
     ForTenant: Option<u32>, Option<TenantId>, |tenant| tenant.map(|tenant| tenant.0), |n| n.map(TenantId),
         |tenant| tenant.map_or_else(String::new, |tenant| format!("; tenant {tenant}"));
     /// A block that the caller holds.
     Block: u32, BlockId, BlockId::get, BlockId::new, |n| n.to_string();
-    /// The retention hint for blocks: priority, time to live, pin.
+    /// The retention hint for blocks: their priority, their time to live, and whether they are pinned.
     Hint: RetentionRecord, Retention, Retention::into, |record| record.retention(),
         |record| words::retention(record.retention());
     /// How a request ended.
@@ -69,7 +70,7 @@ kinds! { [] BlockPool;
     /// The position in a prompt from which a call looks up blocks.
     Place (Link): LinkRecord, &'a ChainLink, ChainLink,
         |link, _| LinkRecord::new(link), |record, from| from.link(record), |link| link, words::link;
-    /// A match that an earlier lookup returned.
+    /// A match (the result of an earlier lookup).
     Found: MatchRecord, &'a Match, Match,
         |found, to| MatchRecord {
             blocks: Ids::pack(found.blocks()),

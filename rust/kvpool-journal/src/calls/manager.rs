@@ -1,4 +1,4 @@
-//! The calls of a manager.
+//! The table of the calls of a manager that a journal records.
 
 use kvpool::groups::Groups;
 use kvpool::hash::{HashCursor, MultimodalItem};
@@ -27,7 +27,7 @@ use crate::{
 type Answer<T> = Result<T, ManagerError>;
 
 calls! {
-    /// A call of a [`CacheManager`].
+    /// A recorded call of a [`CacheManager`].
     pub enum ManagerCall of CacheManager;
     /// The calls of a [`CacheManager`]. Each method runs the call and, if there is a journal, records
     /// it. Two kinds of calls are methods of `Journaled<CacheManager>` instead: those that take
@@ -100,12 +100,12 @@ calls! {
             let mut plan = memory.plan(manager, plan)?;
             manager.commit_step(&mut plan)
         }));
-    /// Also records [`CacheManager::end_of_life`], with [`kvpool::RetentionRange::end_of_life`] as
-    /// argument.
+    /// This call also records [`CacheManager::end_of_life`], with
+    /// [`kvpool::RetentionRange::end_of_life`] as argument.
     Retain retain(request: Request, ranges: Ranges) -> Answer<HintReport>, "{request}, {ranges}";
     SetTenant set_tenant(request: Request, tenant: Tenant) -> Answer<()>, "{request}, tenant {tenant}";
-    /// Also records [`CacheManager::end_of_life_of`], with [`kvpool::RetentionRange::end_of_life`] as
-    /// argument.
+    /// This call also records [`CacheManager::end_of_life_of`], with
+    /// [`kvpool::RetentionRange::end_of_life`] as argument.
     RetainPrefix retain_prefix(prompt: Prompt, ranges: Ranges) -> Answer<HintReport>, "{prompt}; {ranges}";
     AdvanceTime advance_time(now: Seconds) -> Answer<usize>, "to {now} s";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
@@ -121,11 +121,11 @@ calls! {
     Fence fence() -> Answer<kvpool::Ticket>, "";
     EndFence end_fence(ticket: Ticket) -> Answer<usize>, "ticket {ticket}";
     EndSession end_session(request: Request, until: Reuse) -> Answer<HintReport>, "{request}{until}";
-    /// Evicts the given number of blocks in the order of eviction. For `drop_cached`, the caller
-    /// selects the blocks.
+    /// Evicts the given number of blocks in the order of eviction. To evict blocks that the caller
+    /// selects, use `drop_cached`.
     EvictNext evict(blocks: Count) -> Answer<Vec<BlockId>>, "{blocks}";
     ReleaseBatch release_batch(requests: Requests, until: Reuse) -> Answer<()>, "{requests}{until}";
-    /// Forks each parent request into the child request at the same position.
+    /// Forks each parent request into the child request at the same position of the second list.
     ForkBatch fork_batch(forks: Forks) -> Answer<()>, "{forks}",
         |manager| manager.fork_batch(forks.0, forks.1);
     ExtendEncoder extend_encoder(request: Request, tokens: Length) -> Answer<Vec<TableChange>>,
@@ -133,8 +133,8 @@ calls! {
     ReleaseBatchWith release_batch_with(ended: Ending, until: Reuse) -> Answer<()>, "{ended}{until}";
 }
 
-/// Returns 1 if the manager accepted every request id of a batch, otherwise 0. With 1, the batch is
-/// recorded by the slots of its requests, and with 0 by their ids.
+/// Returns 1 if the manager knew every request id of a batch, otherwise 0. If it is 1, the record
+/// contains the slots of the requests (small numbers), and otherwise their ids.
 const fn looked_up<T>(answer: &Answer<T>) -> usize {
     matches!(answer, Ok(_) | Err(ManagerError::OutOfBlocks(_))) as usize
 }

@@ -51,7 +51,7 @@ kinds! { [] CacheManager;
     /// An existing request.
     Request: Name, RequestRef<'a>, RequestId,
         |id, to| name(to.subject, id), |name, from| from.id(name), |id| id.as_ref(), words::name;
-    /// A list of existing requests.
+    /// A list of requests that exist.
     Requests: Vec<Name>, &'a [RequestRef<'a>], Vec<RequestId>,
         |ids, to| ids.iter().map(|&id| name(to.subject, id)).collect(), |names, from| from.ids(names),
         |ids| &refs(ids), |names: &[Name]| words::list(names.iter().map(words::name));
@@ -94,10 +94,10 @@ kinds! { [] CacheManager;
             PromptRecord { chain: to.journal.chain(cursor.chain(), cursor.num_tokens(), cached), foreign }
         },
         |record, from| from.contents.cursor(&record.chain, record.foreign), |cursor| cursor, words::prompt;
-    /// Options of an admission.
+    /// The options of an admission, such as its retention.
     Options: OptionsRecord, &'a AdmitOptions, AdmitOptions,
         |options, _| options.into(), |record, _| Ok(record.options()), |options| options, words::options;
-    /// The retention of ranges of a prompt.
+    /// Retention hints for ranges of a prompt's tokens.
     Ranges: Vec<RangeRecord>, &'a [RetentionRange], Vec<RetentionRange>,
         |ranges, _| ranges.iter().map(RangeRecord::from).collect(),
         |ranges, _| Ok(ranges.iter().map(RangeRecord::range).collect()), |ranges| ranges,
@@ -105,7 +105,7 @@ kinds! { [] CacheManager;
     /// The external tokens that a connector has loaded.
     Load: LoadedRecord, Loaded<'a>, LoadedRecord,
         |loaded, _| loaded.into(), |record, _| Ok(record.clone()), |record| record.loaded(), words::loaded;
-    /// The blocks of a prompt that was hashed again.
+    /// The blocks of a request's prompt that were hashed again.
     Rehashed: Option<Filled>, &'a Option<Filled>, Option<Filled>,
         |filled, _| filled.clone(), |filled, _| Ok(filled.clone()), |filled| filled, words::rehashed;
     /// Tokens for the requests of a batch. A replay generates other tokens.
@@ -114,7 +114,7 @@ kinds! { [] CacheManager;
     /// Tokens for one request. A replay generates other tokens.
     Turn: TurnRecord, &'a TurnRecord, TurnRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::turn;
-    /// A planned step. A replay makes the plan again.
+    /// A planned step of a scheduler. A replay makes the plan again.
     Plan: PlanRecord, &'a PlanRecord, PlanRecord,
         |record, _| record.clone(), |record, _| Ok(record.clone()), |record| record, words::plan;
 }

@@ -58,7 +58,7 @@ pub trait Argument<S: Recordable> {
     /// The form of the argument that a replay owns and lends to the called method.
     type Own;
 
-    /// Makes the record of an argument.
+    /// Makes the record of an argument that a call got.
     fn record(live: Self::Live<'_>, to: &mut Recorder<'_, S>) -> Self::Record;
 
     /// Makes an argument from its record.
@@ -70,7 +70,7 @@ pub trait Argument<S: Recordable> {
     /// Converts the argument to the borrowed form, and calls `call` with it.
     fn lend<R>(own: &Self::Own, call: impl FnOnce(Self::Live<'_>) -> R) -> R;
 
-    /// Returns the argument as readable text.
+    /// Returns the recorded argument as readable text.
     fn words(record: &Self::Record) -> String;
 
     /// Returns the record as a [`Slot`], so that code can match on the kind of the argument.
@@ -82,7 +82,7 @@ pub trait Slots: Clone {
     /// Names of the methods of all calls, in the order of the table.
     const NAMES: &'static [&'static str];
 
-    /// Returns the arguments, in order.
+    /// Returns the arguments of the call, in order.
     fn slots(&mut self) -> Vec<Slot<'_>>;
 
     /// Returns the call at this position in the table, or `None` after the last call. Its arguments are
@@ -92,13 +92,14 @@ pub trait Slots: Clone {
     where
         Self: DeserializeOwned,
     {
-        /// Zero bytes, from which the arguments of any call can be decoded. No call needs more than 64.
+        /// Zero bytes, from which the arguments of any call can be decoded. The encoded arguments of a
+        /// call that are all zero or empty need at most 64 bytes.
         const ZEROS: [u8; 64] = [0; 64];
         postcard::from_bytes(&[&[position], &ZEROS[..]].concat()).ok()
     }
 }
 
-/// Converts the return value of a call into the answer that a replay compares.
+/// Converts the return value of a call into the recorded answer, with which a replay compares its own.
 pub(crate) fn answer(reply: &impl crate::value::Reply) -> Answer {
     Answer {
         check: Check::of(reply),

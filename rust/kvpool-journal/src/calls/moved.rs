@@ -49,7 +49,8 @@ impl Moved {
         self.swaps.extend(recorded.swap.zip(own.swap));
     }
 
-    /// Empties both maps of ids. Called where the journal continues in a new process.
+    /// Empties both maps of ids. This is called at the point where the journal continues in a new
+    /// process.
     pub(crate) fn clear(&mut self) {
         self.blocks.clear();
         self.swaps.clear();

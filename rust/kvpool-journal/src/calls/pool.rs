@@ -1,4 +1,4 @@
-//! The calls of a pool.
+//! The table of the calls of a pool that a journal records.
 
 use kvpool::retention::HintReport;
 use kvpool::{BlockId, BlockPool, Match, PoolConfig, PoolError, Registered};
@@ -16,7 +16,7 @@ use crate::{JournalConfig, JournalHeader};
 type Answer<T> = Result<T, PoolError>;
 
 calls! {
-    /// A call of a [`BlockPool`].
+    /// A recorded call of a [`BlockPool`].
     pub enum PoolCall of BlockPool;
     /// The calls of a [`BlockPool`]. Each method runs the call and, if there is a journal, records it.
     pub trait PoolCalls;
@@ -27,7 +27,7 @@ calls! {
     ReleaseTable release_table(blocks: Table) -> Answer<()>, "{blocks}";
     ReleaseAfter release_after(blocks: Table, step: Step) -> Answer<()>, "{blocks} after step {step}";
     CompleteStep complete_step(step: Step) -> Answer<usize>, "step {step}";
-    /// If a tenant is given, the call is [`BlockPool::match_and_acquire_for`].
+    /// If the argument `tenant` is given, this is a call of [`BlockPool::match_and_acquire_for`].
     Match match_and_acquire(chain: Chain, max_blocks: AtMost, tenant: ForTenant) -> Answer<Vec<BlockId>>,
         found |found| found.as_ref().map_or(0, Vec::len), "{chain}{max_blocks}{tenant}",
         |pool| match tenant {

@@ -36,8 +36,8 @@ fn take<T: Copy>(which: &mut usize, ways: &[T], is_possible: impl Fn(T) -> bool)
     way
 }
 
-/// Like [`take`]: returns the position of an item to remove from a list. The only item of a list is
-/// never removed.
+/// Like [`take`], for the change that removes an item from a list: returns the position of the item. An
+/// item that is alone in its list is never removed.
 fn one_of(items: usize, which: &mut usize) -> Option<usize> {
     take(which, &(0..items).collect::<Vec<_>>(), |_| items > 1)
 }

@@ -120,7 +120,7 @@ macro_rules! plain {
 pub(super) use plain;
 
 impl<'a> Slot<'a> {
-    /// Returns the ids in the argument, in order.
+    /// Returns the request ids, block ids and other ids in the argument, in order.
     #[must_use]
     pub fn mentions(self) -> Vec<Mention<'a>> {
         match self {

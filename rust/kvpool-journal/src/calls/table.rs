@@ -57,7 +57,8 @@ macro_rules! recorded {
     };
 }
 
-/// Defines the trait's method for a call. Expands to nothing if that method is written by hand.
+/// Defines the trait's method for a call. Generates nothing if the method of that call is written by
+/// hand.
 macro_rules! method {
     ({ $($by_hand:tt)+ } $($row:tt)*) => {};
     (

@@ -22,7 +22,7 @@ use crate::{Check, JournalConfig, JournalHeader, Outcome};
 type Answer<T> = Result<T, VllmError>;
 
 calls! {
-    /// A call of vLLM's [`Pool`].
+    /// A recorded call of vLLM's [`Pool`].
     pub enum VllmCall of Pool;
     /// The calls of vLLM's [`Pool`]. Each method runs the call and, if there is a journal, records it.
     /// Calls whose arguments are lists or closures are methods of `Journaled<Pool>` instead.
@@ -68,7 +68,8 @@ calls! {
     Signal signal(blocks: Numbers, signal: Ended) -> Answer<()>, "{blocks}; {signal}";
 }
 
-/// An answer that consists of block ids. The check of the answer covers the ids, but not their number.
+/// An answer that consists of block ids. The check of the answer (its checksum) covers the ids, but not
+/// how many there are.
 #[derive(Clone, Debug)]
 pub struct Ids<T>(pub T);
 
@@ -149,8 +150,8 @@ impl Journaled<Pool> {
         self.call(|_, _| (), run, |(), _, _, _| Some(VllmCall::Claim { blocks: blocks.to_vec() }))
     }
 
-    /// Records [`Pool::free`], without the null block. If there is a journal, iterates over the blocks
-    /// twice.
+    /// Records [`Pool::free`], and omits the null block from the record. If there is a journal,
+    /// iterates over the blocks twice.
     ///
     /// # Errors
     /// The errors of that method.

@@ -15,9 +15,9 @@ copied! {
     At: StartRecord, Start, Start::into, StartRecord::into, |start| start.first.to_string();
     /// A key.
     Hash: Key, Key, |key| key, |key| key, |key| words::hash(&key);
-    /// The number of tokens in a partial block.
+    /// The number of tokens that the hash of a partial block covers.
     Tokens: Option<u32>, Option<u32>, |n| n, |n| n, |_| String::new();
-    /// A position in a prompt.
+    /// A position in a prompt, in blocks.
     Depth: u32, u32, |n| n, |n| n, |n| n.to_string();
     /// A KV-cache group.
     Group: u32, u32, |n| n, |n| n, |n| n.to_string();
@@ -43,7 +43,7 @@ slices! {
 }
 
 kinds! { [] Pool;
-    /// The key of the previous block.
+    /// The key of the previous block of the prompt.
     Parent: Option<Key>, Option<&'a Key>, Option<Key>,
         |key, _| key.copied(), |key, _| Ok(*key), |key| key.as_ref(),
         |key: &Option<Key>| key.as_ref().map_or_else(|| "nothing".into(), words::hash);

@@ -14,14 +14,14 @@ use kvpool::Part;
 use kvpool::retention::{Keep, Retention, Then, Ttl};
 use kvpool_vllm::Key;
 
-/// Number of items of a list that are displayed.
+/// Number of items of a list that the text contains. Later items are left out.
 const SHOWN: usize = 8;
 
 /// An operation that can be displayed as text.
 pub trait Words {
-    /// Returns the name of the called method.
+    /// Returns the name of the method that was called.
     fn call(&self) -> &'static str;
-    /// Returns the arguments as text, which may be empty.
+    /// Returns the arguments of the call as text, which may be empty.
     fn words(&self) -> String;
 }
 
@@ -246,7 +246,7 @@ pub(super) fn numbers(blocks: &[u32]) -> String {
     format!("{}: {}", counted(blocks.len(), "block"), list(blocks.iter()))
 }
 
-/// Formats the first bytes of vLLM's own hash.
+/// Formats the first bytes of a hash that vLLM has computed.
 pub(super) fn hash(key: &Key) -> String {
     key.digest().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

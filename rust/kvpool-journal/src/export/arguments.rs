@@ -15,7 +15,7 @@ use super::text::{self, Language};
 use crate::numbers::Numbers;
 
 /// A function that returns the number of tokens that a request had before a call that appended tokens.
-/// Its second argument is the number of appended tokens.
+/// Its first argument is the request, its second the number of appended tokens.
 pub(super) type Length<'a> = dyn Fn(&RequestId, usize) -> usize + 'a;
 
 /// Writes the arguments of calls. Its fields stay the same during the export of a test.
@@ -80,7 +80,8 @@ impl Arguments {
 
     pub(super) fn id(&self, id: &RequestId) -> String {
         match id {
-            // Parenthesize a negative number, because Rust applies the method before the sign.
+            // Parenthesize a negative number, because in Rust a method call binds more tightly than the
+            // sign.
             RequestId::Int(number @ ..0) if self.is_rust() => format!("({number}i64)"),
             RequestId::Int(number) if self.is_rust() => format!("{number}i64"),
             RequestId::Int(number) => number.to_string(),

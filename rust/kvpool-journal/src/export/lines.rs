@@ -4,7 +4,7 @@
 
 use std::io::{Result, Write};
 
-/// The largest number of columns of a line.
+/// The largest number of columns of a line of an exported test.
 pub(super) const COLUMNS: usize = 110;
 
 /// Writes a line of code. A line that is too long continues on lines with four more columns of indent.

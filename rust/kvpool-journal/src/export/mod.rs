@@ -68,7 +68,8 @@ pub fn export<'a>(
     over(journal.into(), language, limit, out, progress)
 }
 
-/// Like [`export`], but without a generic parameter, so that it is compiled only once.
+/// Like [`export`], but without a generic parameter, so that the compiler does not repeat it for each
+/// type of output.
 fn over(
     journal: JournalSource<'_>,
     language: Language,
@@ -99,7 +100,7 @@ fn over(
     }
 }
 
-/// Replays the journal, and writes each operation with `call`.
+/// Replays the journal, and calls the function `call` for each operation, which writes it.
 fn write<S: Subject>(
     reader: &JournalReader<'_>,
     mut source: Source<'_>,

@@ -62,7 +62,7 @@ impl Arguments {
                 format!("{and}link({kind}, {}, {and}{path:?}, {})", link.block_size, link.epoch)
             }
             Slot::Found(MatchRecord { blocks, chain, start }) => {
-                // The start of an empty match has no effect, so write 0.
+                // The position at which an empty match begins has no effect, so write 0.
                 let start = if blocks.is_empty() { 0 } else { *start };
                 let (blocks, chain) = (self.blocks(blocks), self.chain(chain, &self.leading(chain, start)));
                 pick(

@@ -14,8 +14,8 @@ use crate::numbers::Numbers;
 use crate::value::Answer;
 use crate::value::Value;
 
-/// The largest number of operations in one function of a Rust test. The time to compile a function
-/// grows faster than its length.
+/// The largest number of operations in one function of a Rust test. Longer tests are divided, because
+/// the time to compile a function grows faster than its length.
 const PART: u64 = 250;
 
 /// Writes one test.
@@ -23,13 +23,13 @@ pub(super) struct Source<'a> {
     language: Language,
     kind: Kind,
     num_blocks: usize,
-    /// Whether the manager has KV-cache groups.
+    /// Whether the manager of the journal has KV-cache groups.
     grouped: bool,
     /// The expression that creates the pool. A Rust test contains it at the end of the file.
     made: String,
     pub(super) arguments: Arguments,
     out: &'a mut dyn Write,
-    /// The number of operations written so far.
+    /// The number of operations of the journal that were written so far.
     operations: u64,
     /// The number of functions into which the Rust test is divided.
     parts: u64,
@@ -162,8 +162,8 @@ impl<'a> Source<'a> {
     pub(super) fn expect_python(&mut self, expression: &str, value: &Value) -> Result<(), ReplayError> {
         let is = if matches!(value, Value::Nothing | Value::Flag(_)) { "is" } else { "==" };
         let (call, value_text) = (format!("assert {expression} {is}"), text::value_in(value, self.grouped));
-        // `Self::line` would not break before an error message, so a long message gets a line of its
-        // own, in brackets.
+        // `Self::line` does not break a line before an error message. So put a long message in
+        // brackets, on a line of its own.
         let is_long = 4 + call.len() + 1 + value_text.len() > COLUMNS;
         if is_long && matches!(value, Value::Text(_)) {
             self.line(&format!("{call} (\n        {value_text}\n    )"))?;

@@ -15,7 +15,7 @@ pub enum Language {
     Python,
 }
 
-/// Joins arguments with commas. Leaves out empty arguments.
+/// Joins the arguments of a call with commas. Leaves out empty arguments.
 pub(super) fn listed(texts: impl IntoIterator<Item = String>) -> String {
     texts.into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(", ")
 }

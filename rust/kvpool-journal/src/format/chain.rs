@@ -11,8 +11,8 @@ fn number(algorithm: HashAlgorithm) -> u8 {
     HashAlgorithm::ALL.iter().position(|&known| known == algorithm).unwrap_or(0) as u8
 }
 
-/// The first eight bytes of a block's digest, and the first eight bytes of its fingerprint, or 0 if it
-/// has no fingerprint.
+/// The key of a block as a journal stores it: the first eight bytes of its digest, and the first eight
+/// bytes of its fingerprint, or 0 if it has no fingerprint.
 pub type ContentKey = (u64, u64);
 
 pub(crate) fn content_key(chain: &HashChain, position: usize, verified: bool) -> Option<ContentKey> {
@@ -31,16 +31,16 @@ pub struct ChainRecord {
     pub tokens: usize,
     /// The epoch in which the chain was hashed.
     pub epoch: u64,
-    /// The algorithm, as its position in [`HashAlgorithm::ALL`].
+    /// The hash algorithm, as its position in [`HashAlgorithm::ALL`].
     pub algorithm: u8,
     /// Number of tokens per block.
     pub block_size: usize,
     /// Number of known blocks, with the key and the fingerprint of the last known block.
     pub known: Option<(usize, ContentKey)>,
-    /// The keys of the blocks after the known blocks.
+    /// The keys of the blocks that follow the known blocks.
     pub keys: Keys,
-    /// The first eight bytes of the fingerprint of each block in `keys`. Empty if hits are not verified
-    /// by fingerprints.
+    /// The first eight bytes of the fingerprint of each block in `keys`. The list is empty if hits are
+    /// not verified by fingerprints.
     pub fingerprints: Keys,
     /// Whether the recorded chain contained tokens.
     pub has_tokens: bool,
@@ -89,13 +89,13 @@ impl ChainRecord {
 /// The record of a link, which describes the position of one block in a chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkRecord {
-    /// The algorithm, as its position in [`HashAlgorithm::ALL`].
+    /// The hash algorithm, as its position in [`HashAlgorithm::ALL`].
     pub algorithm: u8,
     /// Number of tokens in the block.
     pub block_size: usize,
     /// The epoch in which the block was hashed.
     pub epoch: u64,
-    /// The key of the block.
+    /// The key of the block: the first eight bytes of its digest.
     pub key: u64,
     /// The first eight bytes of the block's fingerprint, if it has one.
     pub fingerprint: Option<u64>,
@@ -106,7 +106,7 @@ pub struct LinkRecord {
 }
 
 impl LinkRecord {
-    /// Makes the record of a link.
+    /// Makes the record of this link.
     #[must_use]
     pub fn new(link: &ChainLink) -> Self {
         let inner = link.as_ref();

@@ -1,10 +1,10 @@
-//! Errors of journals and of their files.
+//! Errors of writing and reading journals and their files.
 
 /// The reason why a journal cannot be written or read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// A setting is out of range.
+    /// A setting of the journal is out of range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
         /// Name of the setting.
@@ -14,29 +14,29 @@ pub enum JournalError {
         /// The allowed values.
         expected: String,
     },
-    /// The file already exists.
+    /// The file already exists, and is not overwritten.
     #[error("{path} exists: a journal overwrites nothing. Remove it, or give another path")]
     Exists {
-        /// Path of the file.
+        /// Path of the existing file.
         path: String,
     },
     /// The operating system returned an error.
     #[error("{0}")]
     Io(String),
-    /// The bytes do not begin like a journal.
+    /// The bytes do not begin with the magic number of journals.
     #[error("not a journal: it begins with {found:02x?} instead of {expected:02x?}")]
     NotAJournal {
-        /// The first bytes that were found.
+        /// The first bytes of the input.
         found: Vec<u8>,
-        /// The first bytes of a journal.
+        /// The first bytes that a journal has.
         expected: [u8; 8],
     },
     /// This crate cannot read this version of the format.
     #[error("the journal has format version {found:?}: this version of kvpool reads {expected}")]
     Version {
-        /// Version digits in the journal.
+        /// Version digits that the journal has.
         found: String,
-        /// Version digits that can be read.
+        /// Version digits that this crate can read.
         expected: String,
     },
     /// The first frame is damaged or missing, so the other frames cannot be used.
@@ -45,7 +45,7 @@ pub enum JournalError {
     /// A record cannot be read although its frame is complete.
     #[error("the record at operation {operation} cannot be read: {reason}")]
     BadRecord {
-        /// Number of the operation.
+        /// Number of the operation whose record cannot be read.
         operation: u64,
         /// The reason.
         reason: String,
@@ -61,7 +61,7 @@ pub enum JournalError {
         }
     )]
     OutOfOrder {
-        /// Position of the frame in bytes.
+        /// Position of the frame in the journal, in bytes.
         at: usize,
         /// Number of the first operation in the frame.
         found: u64,
@@ -74,7 +74,7 @@ pub enum JournalError {
          Record a new journal with {instead}, or replay this one with the version that wrote it"
     )]
     RemovedPolicy {
-        /// Name of the setting.
+        /// Name of the setting that contains the policy.
         field: &'static str,
         /// Name of the policy in the journal.
         policy: String,
@@ -86,9 +86,9 @@ pub enum JournalError {
     /// The header contains a setting that this version of the crate does not know.
     #[error("the journal was made with {field} {value:?}, which this version of kvpool does not know")]
     UnknownSetting {
-        /// Name of the setting.
+        /// Name of the unknown setting.
         field: &'static str,
-        /// Value of the setting.
+        /// Value of the unknown setting.
         value: String,
     },
 }

@@ -19,7 +19,7 @@ pub const MAGIC: [u8; 8] = *b"KVPJRN04";
 /// without support for groups refuse the journal. The groups follow the header.
 pub const MAGIC_OF_GROUPS: [u8; 8] = *b"KVPJRN05";
 
-/// One entry of a journal.
+/// One entry of a journal, which is an operation or a digest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Entry<O> {
     /// An operation, and the check of its answer.
@@ -28,14 +28,16 @@ pub enum Entry<O> {
     Digest(u64),
 }
 
-/// Number of bytes of a frame before its payload.
+/// Number of bytes of a frame before its payload: the length and the checksum.
 pub(super) const HEAD: usize = 12;
-/// Number of bytes of a frame before its records.
+/// Number of bytes of a frame before its records: those before the payload, and those of the payload
+/// before its records.
 pub(crate) const PREFIX: usize = HEAD + RECORDS;
-/// Number of bytes of a payload before its records.
+/// Number of bytes of a payload before its records: the number of its first operation, and its number
+/// of operations.
 pub(super) const RECORDS: usize = 12;
 
-/// Appends the bytes that postcard encodes to a list.
+/// A destination for postcard's encoder, which appends the bytes to a list.
 struct Push<'a>(&'a mut Vec<u8>);
 
 impl Flavor for Push<'_> {
@@ -47,7 +49,7 @@ impl Flavor for Push<'_> {
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        // Most numbers take one byte, for which a call of `memcpy` would cost more than a push.
+        // Most numbers take one byte. A push of one byte is faster than a call of `memcpy`.
         match bytes {
             &[byte] => self.0.push(byte),
             bytes => self.0.extend_from_slice(bytes),
@@ -71,8 +73,8 @@ pub(crate) fn open(frame: &mut Vec<u8>, first: u64) {
 pub(crate) fn push(frame: &mut Vec<u8>, value: &impl Serialize) {
     let before = frame.len();
     if postcard::serialize_with_flavor(value, Push(frame)).is_err() {
-        // No type of this crate fails to serialize. If one did, the incomplete record must not stay in
-        // the frame.
+        // No type of this crate fails to serialize. If one did fail, its incomplete record would have
+        // to be removed from the frame.
         frame.truncate(before);
     }
 }

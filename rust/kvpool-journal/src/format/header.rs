@@ -16,7 +16,7 @@ use super::frame;
 use super::settings::{AdvisorSettings, GroupSettings, RetentionSettings, known, named};
 use crate::{JournalConfig, JournalError, MAGIC, MAGIC_OF_GROUPS};
 
-/// The kind of the recorded subject.
+/// The kind of subject (pool, manager or vLLM's pool) that was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// A [`kvpool::BlockPool`].
@@ -27,10 +27,10 @@ pub enum Kind {
     VllmPool,
 }
 
-/// The settings of the recorded subject and of the journal.
+/// The settings of the recorded pool or manager, and of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalHeader {
-    /// The kind of the recorded subject.
+    /// Whether a pool, a manager or vLLM's pool was recorded.
     pub subject: Kind,
     /// Version of the crate that wrote the journal.
     pub crate_version: String,
@@ -48,8 +48,8 @@ pub struct JournalHeader {
     watermark: f64,
     host_blocks: usize,
     block_bytes: u64,
-    /// Whether blocks of vLLM's pool keep their hashes, as with prefix caching. True for other pools
-    /// and managers.
+    /// Whether blocks of vLLM's pool keep their hashes, as with prefix caching. The value is true for
+    /// other pools and managers.
     pub caching: bool,
     /// The KV-cache groups of a hybrid model. If there are any, they are written after the header.
     #[serde(skip)]
@@ -57,7 +57,7 @@ pub struct JournalHeader {
 }
 
 impl JournalHeader {
-    /// Makes the header of a pool.
+    /// Makes the header of a pool's journal.
     #[must_use]
     pub fn of_pool(config: &PoolConfig, watch: &WatchConfig, journal: JournalConfig) -> Self {
         let manager = ManagerConfig {
@@ -77,7 +77,7 @@ impl JournalHeader {
         Self { subject: Kind::Pool, ..Self::of_manager(&manager, &watch, journal) }
     }
 
-    /// Makes the header of a manager.
+    /// Makes the header of a manager's journal.
     #[must_use]
     pub fn of_manager(config: &ManagerConfig, watch: &ManagerWatchConfig, journal: JournalConfig) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl JournalHeader {
         Self { subject: Kind::VllmPool, caching, ..Self::of_manager(&manager, &watch, journal) }
     }
 
-    /// Returns the first bytes of the journal.
+    /// Returns the first bytes of the journal, which depend on whether it has KV-cache groups.
     pub(crate) const fn magic(&self) -> [u8; 8] {
         if self.groups.is_empty() { MAGIC } else { MAGIC_OF_GROUPS }
     }

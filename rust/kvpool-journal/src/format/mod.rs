@@ -131,9 +131,9 @@ pub struct Journal {
     payload: Vec<u8>,
     /// Number of the first operation in the frame that is being filled.
     first: u64,
-    /// Number of recorded operations.
+    /// Number of operations that were recorded so far.
     operations: u64,
-    /// Number of operations since the last digest.
+    /// Number of operations since the last digest of the state.
     since_digest: u32,
     /// The key of the last block of each recorded chain, oldest first. `known` maps this key to the
     /// number of blocks in the chain.
@@ -141,7 +141,7 @@ pub struct Journal {
     known: HashMap<ContentKey, usize>,
     /// The request slots of the batch that was recorded last.
     rows: Vec<usize>,
-    /// The encoded record of the last steady append, up to the blocks that it filled.
+    /// The encoded record of the latest steady append, up to the blocks that it filled.
     steady: Encoded,
 }
 
@@ -201,7 +201,7 @@ impl Journal {
         config.check()?;
         let file = create_file(path)?;
         Self::to_writer(Box::new(file), config).inspect_err(|_| {
-            // Ignore an error of the removal, because the first error is returned.
+            // Ignore an error of the removal, because the caller gets the error that came first.
             let _ = std::fs::remove_file(path);
         })
     }
@@ -238,7 +238,7 @@ impl Journal {
         self.config
     }
 
-    /// Number of recorded operations.
+    /// Returns the number of operations that were recorded so far.
     #[must_use]
     pub const fn operations(&self) -> u64 {
         self.operations
@@ -251,7 +251,7 @@ impl Journal {
         self.sink.bytes()
     }
 
-    /// Returns the reason if the journal has stopped recording.
+    /// Returns the reason why the journal has stopped recording, or `None` if it has not stopped.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         self.sink.error()
@@ -290,8 +290,8 @@ impl Journal {
         self.payload.clear();
     }
 
-    /// Records one operation, with the check of its answer. Returns whether a digest of the state is
-    /// due.
+    /// Records one operation, with the check (a checksum) of its answer. Returns whether a digest of
+    /// the state is due.
     pub fn record(&mut self, operation: &impl Serialize, check: u32) -> bool {
         self.record_as(operation, check, None)
     }
@@ -320,7 +320,7 @@ impl Journal {
         self.count()
     }
 
-    /// Records an append that differs from the last steady append only in its filled blocks and its
+    /// Records an append that differs from the latest steady append only in its filled blocks and its
     /// check. If there is another difference, records nothing and returns `None`.
     #[inline]
     pub(crate) fn repeat(&mut self, append: SteadyAppend, filled: &Filled, check: u32) -> Option<bool> {
@@ -353,7 +353,7 @@ impl Journal {
         self.rows == slots
     }
 
-    /// Counts one operation. Returns whether a digest is due.
+    /// Counts one recorded operation. Returns whether a digest of the state is due.
     #[inline]
     fn count(&mut self) -> bool {
         self.operations += 1;

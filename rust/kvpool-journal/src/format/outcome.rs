@@ -9,13 +9,13 @@ use kvpool::{
 use kvpool_observe::{BlockEvent, EventBatch};
 use kvpool_vllm::{Removed, VllmError};
 
-/// Combines numbers into a check. The result depends on their order. The multiplier, which is that of
-/// Fibonacci hashing, is part of the format of journals.
+/// Combines numbers into a check. The result depends on their order. It multiplies by the constant of
+/// Fibonacci hashing, which must not change because checks are part of the format of journals.
 #[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
 impl Check {
-    /// Returns the check of an answer.
+    /// Returns the check (a 32-bit checksum) of an answer.
     #[must_use]
     pub fn of(outcome: &impl Outcome) -> u32 {
         let mut check = Self(0);
@@ -23,7 +23,7 @@ impl Check {
         check.finish()
     }
 
-    /// Adds a number to the check.
+    /// Adds a number to the check, as a further part of the answer.
     pub fn add(&mut self, number: u64) {
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }

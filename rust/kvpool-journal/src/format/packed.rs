@@ -57,13 +57,13 @@ impl Ids {
 }
 
 impl Keys {
-    /// Packs the first eight bytes of digests.
+    /// Makes a list of the first eight bytes of each digest.
     #[must_use]
     pub fn of_hashes(hashes: &[BlockHash]) -> Self {
         Self::of(hashes.iter().map(|hash| hash.key().to_le_bytes()))
     }
 
-    /// Packs the first eight bytes of fingerprints.
+    /// Makes a list of the first eight bytes of each fingerprint.
     #[must_use]
     pub fn of_fingerprints(fingerprints: &[Fingerprint]) -> Self {
         Self::of(fingerprints.iter().map(|&fingerprint| (fingerprint as u64).to_le_bytes()))

@@ -13,7 +13,7 @@ use super::frame::{HEAD, RECORDS};
 use super::source::{JournalSource, Stretch};
 use crate::{Entry, JournalError, JournalHeader, MAGIC, MAGIC_OF_GROUPS};
 
-/// How a journal ends.
+/// The state in which a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tail {
@@ -21,7 +21,7 @@ pub enum Tail {
     Complete,
     /// The bytes after the last complete frame belong to a frame that was truncated or changed.
     Cut {
-        /// Position of that frame in bytes.
+        /// Position in the journal of the frame that was truncated or changed, in bytes.
         at: usize,
         /// Number of bytes after the last complete frame.
         bytes: usize,
@@ -32,7 +32,7 @@ pub enum Tail {
 /// payload.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Number of the first operation.
+    /// Number of the first operation in the frame.
     first: u64,
     operations: u32,
 }
@@ -168,7 +168,8 @@ impl<'a> JournalReader<'a> {
         Ok(Self { header, frames, first, operations, tail: walk.tail() })
     }
 
-    /// Returns the header, which contains the kind of the subject and its settings.
+    /// Returns the header, which states what was recorded (a pool, a manager or vLLM's pool), and its
+    /// settings.
     #[must_use]
     pub const fn header(&self) -> &JournalHeader {
         &self.header

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::settings::RequestIdRecord;
 use crate::{ChainRecord, Filled, Ids};
 
-/// The id of a request.
+/// The record of a request's id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdRecord(#[serde(with = "RequestIdRecord")] pub RequestId);
 
@@ -26,7 +26,7 @@ impl From<RequestRef<'_>> for IdRecord {
     }
 }
 
-/// A prompt. A flag states whether its hasher was a different one from the manager's.
+/// A prompt. A flag states whether it was hashed by another hasher than the manager's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the first sentence of the type describes them")]
 pub struct PromptRecord {
@@ -78,7 +78,7 @@ pub struct TurnRecord {
     /// Number of tokens.
     pub tokens: usize,
     pub lookahead: usize,
-    /// The blocks that became full by this append.
+    /// The blocks that became full by the appended tokens.
     pub filled: Filled,
 }
 
@@ -114,8 +114,8 @@ pub enum Planned {
     Admit { request: IdRecord, prompt: ChainRecord, options: OptionsRecord },
     /// [`kvpool::CacheManager::plan_resume_with`]
     Resume { request: Name, part: PartRecord, rehashed: Option<Filled> },
-    /// [`kvpool::CacheManager::plan_append_ragged`], one operation per request. `covered` is the number
-    /// of token slots that the request's blocks have afterwards.
+    /// A call of [`kvpool::CacheManager::plan_append_ragged`], with one operation per request.
+    /// `covered` is the number of token slots that the request's blocks have afterwards.
     Append { request: Name, tokens: usize, covered: usize, filled: Filled },
     /// [`kvpool::CacheManager::plan_preempt`]
     Preempt { request: Name, until: UntilRecord },
@@ -135,7 +135,7 @@ impl From<Part> for PartRecord {
 }
 
 impl PartRecord {
-    /// Returns the part of a prompt that this record describes.
+    /// Converts the record to the argument that an admission takes.
     #[must_use]
     pub const fn part(&self) -> Part {
         Part { allocate_tokens: self.0, external_tokens: self.1, compute_all: self.2 }
@@ -163,7 +163,7 @@ impl From<Until> for UntilRecord {
 }
 
 impl UntilRecord {
-    /// Returns the condition of a release that this record describes.
+    /// Converts the record to the argument that a release takes.
     #[must_use]
     pub const fn until(&self) -> Until {
         match *self {
@@ -174,7 +174,7 @@ impl UntilRecord {
     }
 }
 
-/// Which tokens of a batch's requests have computed KV.
+/// Which tokens of the requests of a batch have computed KV.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Computed`")]
 pub enum ComputedRecord {
@@ -195,7 +195,7 @@ impl From<Computed<'_>> for ComputedRecord {
 }
 
 impl ComputedRecord {
-    /// Returns the argument of an append that this record describes.
+    /// Converts the record to the argument that an append takes.
     #[must_use]
     pub fn computed(&self) -> Computed<'_> {
         match self {
@@ -206,7 +206,7 @@ impl ComputedRecord {
     }
 }
 
-/// Which tokens of a batch's requests need blocks.
+/// For which tokens the requests of a batch need blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "as those of `Covered`")]
 pub enum CoveredRecord {
@@ -227,7 +227,7 @@ impl From<Covered<'_>> for CoveredRecord {
 }
 
 impl CoveredRecord {
-    /// Returns the argument of an append that this record describes.
+    /// Converts the record to the argument that an append takes.
     #[must_use]
     pub fn covered(&self) -> Covered<'_> {
         match self {
@@ -258,7 +258,7 @@ impl From<Loaded<'_>> for LoadedRecord {
 }
 
 impl LoadedRecord {
-    /// Returns the result of a load that this record describes.
+    /// Converts the record to the value with which the connector reported the load.
     #[must_use]
     pub fn loaded(&self) -> Loaded<'_> {
         match self {
@@ -274,7 +274,7 @@ impl LoadedRecord {
 /// valid in a run with different slots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Name {
-    /// The slot of an existing request.
+    /// The slot of a request that exists.
     Slot(u32),
     /// The id of a request.
     Id(#[serde(with = "RequestIdRecord")] RequestId),
@@ -285,10 +285,10 @@ pub enum Name {
 pub enum Rows {
     /// The requests are the same as in the batch that was recorded before.
     Same,
-    /// Slots of the requests.
+    /// The requests, by their slots.
     Slots(Vec<u32>),
-    /// Ids of the requests. Used if a request does not exist or occurs twice, and in records that must
-    /// also be valid in a run with different slots.
+    /// Ids of the requests. A record contains ids if a request does not exist or occurs twice, and in
+    /// records that must also be valid in a run with different slots.
     Ids(Vec<IdRecord>),
 }
 
@@ -303,7 +303,7 @@ pub struct RetentionRecord {
     demote_then: bool,
 }
 
-/// How a request ended.
+/// The record of a signal, which states how a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalRecord {
     /// How the generation ended. 1: end of turn, 2: tool calls, 3: a limit, 4: aborted; 0 and other

@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(&postcard::from_bytes::<T>(bytes).unwrap(), value);
     }
 
-    /// Journals contain these bytes, so they must never change.
+    /// Journals contain the bytes that this test expects, so these bytes must never change.
     #[test]
     fn the_format_is_unchanged() {
         assert_written(&Name::Id(RequestId::Int(-1)), &[1, 0, 1]);

@@ -8,7 +8,7 @@ use super::writer::{Background, Flush};
 pub(crate) enum Sink {
     /// A ring in memory, with the header and the latest frames.
     Ring { header: Vec<u8>, frames: VecDeque<Vec<u8>>, bytes: usize, capacity: usize },
-    /// A file, or another writer.
+    /// A thread that writes to a file or to another writer.
     Writer(Background),
 }
 
@@ -29,12 +29,12 @@ impl Sink {
         }
     }
 
-    /// Writes a frame of records, and empties the buffer.
+    /// Writes a frame of records, and empties the caller's buffer.
     pub(crate) fn frame(&mut self, frame: &mut Vec<u8>) {
         match self {
             Self::Ring { frames, bytes, capacity, .. } => {
                 // The next frame reuses the memory of the last frame that is dropped here. Therefore a
-                // full ring allocates nothing, and accesses no new page.
+                // full ring allocates no memory, and causes no page faults.
                 let mut place = Vec::new();
                 while bytes.saturating_add(frame.len()) > *capacity
                     && let Some(oldest) = frames.pop_front()
@@ -58,7 +58,7 @@ impl Sink {
         }
     }
 
-    /// Starts to write all frames that are waiting.
+    /// Starts to write all frames that wait in the queue.
     pub(crate) fn flush(&mut self) -> Flush {
         match self {
             Self::Ring { .. } => Flush::DONE,
@@ -66,7 +66,7 @@ impl Sink {
         }
     }
 
-    /// Makes the journal wait for a slow writer instead of stopping.
+    /// Makes the journal wait for a slow writer. By default it stops instead.
     pub(crate) const fn wait(&mut self) {
         if let Self::Writer(writer) = self {
             writer.waits = true;
@@ -108,7 +108,8 @@ mod tests {
         let (mut model, mut seed) = (Vec::<Vec<u8>>::new(), 1_u64);
         for _ in 0..3000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // A random size. One frame in sixteen fills the ring or does not fit into it.
+            // A random frame size. In one case of sixteen, the frame alone fills the ring or is larger
+            // than the ring.
             let len = match seed >> 60 {
                 0 => 900 + (seed >> 40) as usize % 300,
                 1..=7 => 1 + (seed >> 40) as usize % 20,

@@ -72,9 +72,9 @@ impl JournalFile {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum JournalSource<'a> {
-    /// All bytes are in memory.
+    /// All bytes of the journal are in memory.
     Bytes(&'a [u8]),
-    /// The bytes are in a file.
+    /// The bytes of the journal are in a file.
     File(&'a JournalFile),
 }
 
@@ -88,7 +88,7 @@ impl JournalSource<'_> {
         }
     }
 
-    /// Whether the journal has no bytes.
+    /// Returns whether the journal has no bytes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,7 +1,7 @@
 //! Steady appends: appends that differ from the previous append only in the blocks that they fill, like
 //! most decode steps.
 //!
-//! Owns: the arguments of the last steady append, and the encoded bytes of its record up to the filled
+//! Owns: the arguments of the latest steady append, and the encoded bytes of its record up to the filled
 //! blocks. If the next append has the same arguments, the journal copies these bytes and encodes only
 //! the filled blocks.
 //!
@@ -18,7 +18,7 @@ use crate::Keys;
 /// of an append ends with this list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filled {
-    /// The first eight bytes of the blocks' digests.
+    /// The first eight bytes of each block's digest.
     pub keys: Keys,
     /// The first eight bytes of the blocks' fingerprints, if hits are verified.
     pub fingerprints: Keys,
@@ -83,7 +83,7 @@ impl SteadyAppend {
     }
 }
 
-/// The last steady append, with the encoded bytes of its record up to its filled blocks.
+/// The latest steady append, with the encoded bytes of its record up to its filled blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Encoded {
     append: Option<SteadyAppend>,

@@ -61,19 +61,19 @@ impl Flush {
 
 struct Thread {
     frames: Sender<Message>,
-    /// Receives empty buffers with the memory of written frames.
+    /// The channel that returns the memory of written frames, as empty buffers.
     spares: Receiver<Vec<u8>>,
     handle: JoinHandle<()>,
 }
 
 /// A writer that runs on a separate thread.
 pub(crate) struct Background {
-    /// Id of the process to which the thread belongs.
+    /// Id of the process in which the thread runs.
     process: u32,
     progress: Arc<Progress>,
     /// The thread. `None` only while this value is being dropped.
     thread: Option<Thread>,
-    /// The reason why no more frames are passed to the thread.
+    /// The reason why the journal passes no more frames to the thread.
     stopped: Option<String>,
     pub(crate) waits: bool,
 }

@@ -37,8 +37,8 @@ fn records_of_appends_contain_the_arguments() {
     let (mut asked, mut random) = (Vec::new(), 1_u64);
     for step in 0..1000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // One step in four is of a random kind. All other steps are of the same kind, so that many
-        // appends are equal.
+        // One step in four is of a random kind. All other steps are of the same kind, so that many of
+        // the appends in the journal are equal.
         let kind = if random >> 62 == 0 { random >> 32 } else { 0 };
         let rows: &[usize] = [&[0, 1][..], &[0], &[1], &[1, 0]][(kind % 4) as usize];
         let requests: Vec<_> = rows.iter().map(|&row| both[row]).collect();
@@ -173,8 +173,8 @@ proptest! {
         let _ = replay(&file, Options::default(), &mut |_| true);
     }
 
-    /// A replay of valid frames that contain impossible records ends without a panic. Records are
-    /// exchanged, so they refer to unknown ids and chains.
+    /// A replay of valid frames that contain impossible records ends without a panic. The test
+    /// exchanges records between frames, so they refer to unknown ids and chains.
     #[test]
     fn impossible_records_are_refused(config in any_settings(), calls in calls(60),
         from in any::<u32>(), to in any::<u32>()) {

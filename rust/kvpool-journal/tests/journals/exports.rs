@@ -186,7 +186,8 @@ fn a_hint_that_python_cannot_make_is_refused_by_name() {
     }
 }
 
-/// Generates calls of these kinds ([`super::world::Call`]). The arguments are the same in every run.
+/// Generates calls of these kinds ([`super::world::Call`]). The arguments are the same in every run of
+/// the test.
 fn script(kinds: impl IntoIterator<Item = u8>, seed: u32) -> Vec<super::world::Call> {
     let mut state = seed;
     let mut next = || {

@@ -100,7 +100,8 @@ fn a_journal_in_a_file_is_read_with_less_memory_than_it_has_bytes() {
         manager.release((&*name).into(), Until::Now).unwrap_err();
     }
     drop(manager);
-    // Set the limit here, because the new process inherits it.
+    // A shell limits the address space before it runs the test, because the new process inherits the
+    // limit.
     let limited = "ulimit -v 114688; exec \"$0\" \"$@\"";
     let done = Command::new("sh")
         .args(["-c", limited])

@@ -16,8 +16,8 @@ fn image(config: &PoolConfig, watch: &WatchConfig) -> Vec<u8> {
     Journaled::<BlockPool>::with_watch(config.clone(), watch, journal).unwrap().journal_image().unwrap()
 }
 
-/// A journal contains the name of a policy, and the reader looks it up in the list of policies that it
-/// knows.
+/// A journal contains only the name of its policy. The reader of the journal looks up the name in the
+/// list of policies that it knows.
 #[test]
 fn a_journal_is_read_with_the_policies_of_its_reader() {
     let own = PoolConfig { num_blocks: 8, eviction: MINE, ..PoolConfig::default() };

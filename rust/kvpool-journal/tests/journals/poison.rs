@@ -108,7 +108,7 @@ fn a_poisoned_manager_writes_its_journal_whichever_tier_is_broken() {
         assert!(is_poisoned(&manager.unrecorded(|manager| scrubber.scrub(manager, 1))));
         let written = sink.operations();
         assert!(matches!(written[..], [ManagerCall::Admit { .. }]), "tier {tier}: {written:?}");
-        // Later calls are refused, and also written immediately.
+        // The manager refuses later calls, too. The journal writes them immediately.
         assert!(is_poisoned(&manager.release("a".into(), kvpool::Until::Now)));
         assert_eq!(sink.operations::<ManagerCall>().len(), 2);
     }

@@ -1,4 +1,5 @@
-//! Tests shrinking and exporting journals.
+//! Tests that shrinking a journal leaves only the operations that a failure needs, and exports the
+//! result.
 
 use kvpool::retention::{RetentionConfig, TenantId, TenantLimits};
 use kvpool::{BlockPool, CacheManager, ManagerConfig, PoolConfig};
@@ -85,8 +86,8 @@ fn out_of_blocks_shrinks_to_the_allocation_that_needs_it() {
     assert_eq!(operations, ["allocate 7 blocks", "release 2 blocks: 1 2", "allocate 4 blocks"]);
 }
 
-/// If a prompt is shortened, an append may fill blocks that the recorded append did not fill. Such a
-/// block has a new content. It does not have the first content of the journal.
+/// If a prompt is shortened, an append may fill blocks that the recorded append did not fill. The
+/// shrinker gives such a block a new content, and not the content that the journal records first.
 #[test]
 fn blocks_that_only_a_shorter_prompt_fills_are_new_contents() {
     let tenants = vec![TenantLimits { tenant: TenantId(1), floor: 1, ceiling: Some(3) }];

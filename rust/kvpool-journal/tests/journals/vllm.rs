@@ -84,7 +84,7 @@ pub(crate) fn run(pool: &mut Journaled<Pool>, calls: &[Call]) {
             25 => pool.set_ref_count(block, pool.ref_count(block)),
             26 => pool.set_hash(block, key(b), Some(c % 64)),
             27 => pool.reset_hash(block),
-            // A pool without retention refuses the calls with these numbers.
+            // These two calls set retention hints. A pool without retention refuses them.
             28 | 29 => {
                 let ttl = [None, Some(Ttl::Idle(f64::from(c % 8))), Some(Ttl::Absolute(f64::from(c % 8)))];
                 let keep = match b % 4 {

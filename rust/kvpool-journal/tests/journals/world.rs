@@ -119,7 +119,7 @@ pub(crate) fn run_manager(manager: &mut Journaled<CacheManager>, calls: &[Call])
         let name = |a: u32| RequestRef::from(i64::from(a % 6));
         let after = c.is_multiple_of(3).then_some(u64::from(c % 8) + step);
         let ranges = [RetentionRange { start: (b % 9) as usize, end: None, retention: retention(c) }];
-        // Ignore the results, because refused calls are recorded, too.
+        // Ignore the result of each call, because the journal also records refused calls.
         match call % 40 {
             0..6 => {
                 let mut cursor = manager.prepare(&prompt(b, c), extra(c)).unwrap();
@@ -369,7 +369,7 @@ pub(crate) fn recorded_pool(
     Journaled::with_watch(pool_settings(config), &watch, journal).unwrap()
 }
 
-/// Runs calls on a pool. The chains come from a manager's hasher.
+/// Runs calls on a pool. The hash chains of the prompts are computed by a manager's hasher.
 pub(crate) fn run_pool(pool: &mut Journaled<BlockPool>, hashed_by: &CacheManager, calls: &[Call]) {
     use kvpool::hash::{BlockHasher, ChainLink, HashChain, HashCursor, HasherConfig};
     let mut tables: Vec<Vec<BlockId>> = vec![Vec::new(); 5];

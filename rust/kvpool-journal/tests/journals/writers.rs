@@ -31,7 +31,7 @@ impl Write for Gate {
 }
 
 /// A journal whose header is already written. Every later write waits until the test sends a message on
-/// `words`.
+/// the channel `words`.
 struct Gated {
     journal: Journal,
     begun: Receiver<()>,
@@ -126,7 +126,7 @@ fn a_journal_that_waits_loses_nothing() {
     let most = QUEUE_BYTES / (4 << 20) + 4;
     std::thread::scope(|scope| {
         let recorded = scope.spawn(|| (0..most).for_each(|_| large(&mut pool)));
-        // The writer blocks, so the queue of frames has become full.
+        // The write that blocks has let the queue of frames become full.
         begun.recv().unwrap();
         drop(words);
         recorded.join().unwrap();

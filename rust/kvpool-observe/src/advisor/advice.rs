@@ -1,4 +1,4 @@
-//! `Advice`: the estimates of an advisor.
+//! `Advice`: the hit rates that an advisor estimates.
 
 use kvpool::EvictionPolicy;
 use kvpool::retention::TenantId;
@@ -14,7 +14,7 @@ use kvpool::retention::TenantId;
 pub struct Advice {
     /// The number of usable blocks of the pool. Other policies are simulated at this size.
     pub capacity_blocks: u64,
-    /// The share of all blocks that the advisor samples.
+    /// The share of all blocks that the advisor samples, 0 to 1.
     pub rate: f64,
     /// The number of block references after which all counts are halved.
     pub window: u64,
@@ -27,7 +27,7 @@ pub struct Advice {
     /// With 100 sampled references the estimates have no meaning; with 10,000 the error is about one
     /// per cent.
     pub sampled_references: u64,
-    /// The measured hit rate of the pool.
+    /// The hit rate that the pool itself had, 0 to 1.
     pub hit_rate: f64,
     /// The estimated hit rates of LRU caches of other sizes, by size.
     pub curve: Vec<CurvePoint>,
@@ -43,10 +43,10 @@ pub struct Advice {
     pub memory_bytes: usize,
 }
 
-/// The hit rate at one cache size.
+/// The estimated hit rate of an LRU cache of one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// The size of the cache, in blocks.
+    /// The size of the simulated cache, in blocks.
     pub blocks: u64,
     /// The share of block references that hit, 0 to 1.
     pub block_hit_rate: f64,
@@ -75,9 +75,9 @@ pub struct TenantAdvice {
     pub tenant: TenantId,
     /// The number of block references of the tenant in the window.
     pub references: u64,
-    /// The number of these references to sampled blocks.
+    /// The number of the tenant's references that are references to sampled blocks.
     pub sampled_references: u64,
-    /// The measured hit rate of the tenant.
+    /// The hit rate that the tenant had in the pool, 0 to 1.
     pub hit_rate: f64,
     /// The estimated hit rates of the tenant if the pool had other sizes, and all tenants continued to
     /// share it (LRU).

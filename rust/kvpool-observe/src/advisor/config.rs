@@ -84,7 +84,7 @@ impl AdvisorConfig {
         Ok(())
     }
 
-    /// Computes the sampling rate and the window for a pool of `usable` hash units.
+    /// Computes the sampling rate and the window for a pool of `usable` hash units (usually blocks).
     pub(super) fn scale(&self, usable: usize) -> Scale {
         let most = self.max_sampled_blocks / DEEPEST;
         let slots = (usable / self.sample_every as usize).clamp(1, most);
@@ -109,7 +109,7 @@ pub(super) struct Scale {
     pub(super) usable: u64,
     /// The size of the pool in sampled hash units, which is the size of the simulated caches.
     pub(super) slots: usize,
-    /// The sampling rate: `slots` divided by `usable`.
+    /// The sampling rate: the field `slots` divided by the field `usable`.
     pub(super) rate: f64,
     /// The number of references after which all counts are halved.
     pub(super) window: u64,

@@ -18,7 +18,7 @@ pub struct Fenwick {
 }
 
 impl Fenwick {
-    /// Makes a tree of `entries` counts of 0. Takes 4 bytes per entry.
+    /// Makes a tree of `entries` counts of 0. A tree takes 4 bytes per entry.
     #[must_use]
     pub fn new(entries: usize) -> Self {
         Self { tree: vec![0; entries + 1], total: 0 }
@@ -66,8 +66,8 @@ impl Fenwick {
         let ones = ones.min(self.tree.len() - 1);
         for (place, sum) in self.tree.iter_mut().enumerate() {
             let before = place & place.wrapping_sub(1);
-            // The difference is at most `ones`. It fits in 32 bits, because a tree has fewer than 2^32
-            // entries.
+            // The difference of the two minima is at most `ones`. It fits in 32 bits, because a tree
+            // has fewer than 2^32 entries.
             *sum = (place.min(ones) - before.min(ones)) as u32;
         }
         self.total = ones as u32;

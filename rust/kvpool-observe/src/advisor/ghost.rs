@@ -36,7 +36,7 @@ fn fixed_bytes(policy: EvictionPolicy) -> usize {
     if policy.name() == "hazard" { 340_000 } else { 4096 }
 }
 
-/// The key of a sampled block in a lookup.
+/// A sampled block of a lookup, given by its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     pub(super) key: u64,
@@ -51,7 +51,7 @@ pub(super) struct GhostCache {
     evictor: Box<dyn Evictor>,
     history: bool,
     keys: KeyTable,
-    /// The slots that the current lookup uses, as the evictor's blocks.
+    /// The slots that the current lookup uses. To the evictor, each slot is a block.
     held: Vec<Candidate>,
     /// The number of references that hit. It is halved at the end of each window.
     pub(super) hits: f64,

@@ -27,8 +27,8 @@ pub struct DistanceHistogram {
 }
 
 impl DistanceHistogram {
-    /// Makes an empty histogram for distances up to at least `largest`. `fine_bits` is clamped to 2 to
-    /// 16.
+    /// Makes an empty histogram for distances up to at least `largest`. A value of `fine_bits` outside
+    /// of 2 to 16 is replaced by the nearest bound.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory.
@@ -78,7 +78,7 @@ impl DistanceHistogram {
         self.weights.fill(0.0);
     }
 
-    /// Returns the size of the heap memory in bytes.
+    /// Returns the size of the histogram's heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         8 * self.weights.capacity()

@@ -111,8 +111,8 @@ pub(crate) struct Advisor {
     stack: SampledStack,
     all: Tally,
     ghosts: Vec<GhostCache>,
-    /// The number of references since the simulated caches were last empty, and the number that the
-    /// sampled ones represent. Both are halved with the other counts.
+    /// The number of references since the simulated caches were last empty, and an estimate of this
+    /// number from the sampled references. Both are halved with the other counts.
     ghosts_since: (f64, f64),
     tenants: Vec<Tenant>,
     spare_tenants: Vec<Tenant>,
@@ -120,8 +120,8 @@ pub(crate) struct Advisor {
     seen: u64,
     /// The number of references since all counts were last halved.
     in_window: u64,
-    /// The sampled keys of the current lookup or registration. The list is stored here so that its
-    /// memory is reused.
+    /// The sampled keys of the current lookup or registration. The list is stored here so that every
+    /// call reuses its memory.
     scratch: Sample,
 }
 
@@ -129,8 +129,8 @@ pub(crate) struct Advisor {
 #[derive(Clone, Debug, Default)]
 struct Sample {
     kept: Vec<Sampled>,
-    /// The number of sampled keys that do not fit into `kept`. No cache of an estimated size contains
-    /// these blocks, because it would also have to contain the blocks before them.
+    /// The number of sampled keys that do not fit into the list `kept`. No cache of an estimated size
+    /// contains these blocks, because it would also have to contain the blocks before them.
     beyond: usize,
 }
 
@@ -141,8 +141,8 @@ impl Sample {
 }
 
 impl Advisor {
-    /// Makes an advisor for a pool of `usable` blocks of `units_per_block` hash units each, and
-    /// allocates all its memory.
+    /// Makes an advisor for a pool of `usable` blocks of `units_per_block` hash units (parts with a
+    /// digest) each, and allocates all its memory.
     pub(crate) fn new(
         config: &AdvisorConfig,
         usable: usize,
@@ -256,7 +256,8 @@ impl Advisor {
         }
     }
 
-    /// Counts `references` towards the window, and halves all counts at the end of a window.
+    /// Adds `references` to the number of references in the present window, and halves all counts at
+    /// the end of a window.
     fn pass(&mut self, references: u64) {
         self.seen = self.seen.saturating_add(references);
         if self.in_window >= self.scale.window {
@@ -283,7 +284,8 @@ impl Advisor {
         self.ghosts.iter_mut().for_each(|ghost| ghost.hits *= 0.5);
     }
 
-    /// Returns the index of a tenant's counts. `None` if no slot is free.
+    /// Returns the index of a tenant's counts. Returns `None` if the tenant has no counts, and the
+    /// advisor already counts the maximum number of tenants.
     fn tenant(&mut self, tenant: TenantId, references: u64) -> Option<usize> {
         if let Some(at) = self.tenants.iter().position(|known| known.id == tenant) {
             return Some(at);
@@ -315,7 +317,8 @@ impl Advisor {
         Ok(Resized { scale, ghosts })
     }
 
-    /// Completes a resize of the pool with the caches that were allocated for it.
+    /// Completes a resize of the pool: replaces the simulated caches by those that were allocated for
+    /// the new size.
     pub(crate) fn resize(&mut self, resized: Resized) {
         self.scale = resized.scale;
         let Some(ghosts) = resized.ghosts else { return };

@@ -32,9 +32,9 @@ use super::keys::KeyTable;
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// 2^64, the number of different hashes.
+/// The number of different hashes, 2^64.
 const FULL: f64 = 18_446_744_073_709_551_616.0;
-/// The minimum number of positions of an [`Order`].
+/// The minimum number of positions that an [`Order`] has.
 const LEAST_PLACES: usize = 64;
 
 /// How a [`SampledStack`] limits the number of keys that it follows.
@@ -51,7 +51,7 @@ const LEAST_PLACES: usize = 64;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// No limit. Memory grows with the number of keys.
+    /// No limit: the memory grows with the number of keys.
     None,
     /// At most this number of keys. If there are more, the keys with the largest hashes are dropped
     /// permanently, which lowers the sampling rate.
@@ -105,7 +105,8 @@ pub struct SampledStack {
     /// The position of each key in `order`, indexed by the number of the key.
     places: Vec<u32>,
     order: Order,
-    /// The hashes and numbers of the keys, largest hash first. Used only with [`Bound::LowerRate`].
+    /// The hashes and numbers of the keys, largest hash first. This heap is used only with
+    /// [`Bound::LowerRate`].
     largest: BinaryHeap<(u64, u32)>,
     /// The first position that the current lookup has assigned to a key, and the number of keys that
     /// this lookup has used.
@@ -159,7 +160,7 @@ impl SampledStack {
         self.keys.len()
     }
 
-    /// Whether `key` is in the sample.
+    /// Returns whether `key` belongs to the sample, so that the stack follows it.
     #[inline]
     #[must_use]
     pub fn is_sampled(&self, key: u64) -> bool {
@@ -198,8 +199,8 @@ impl SampledStack {
         };
         let place = self.places[number as usize];
         let own = place >= self.lookup.0;
-        // The number of followed keys above this one, which were used later. They represent
-        // `above / rate` blocks. A key of this lookup counts as the topmost.
+        // The number of followed keys above this one in the stack. These were used later. They
+        // represent `above / rate` blocks. If this lookup has already used the key, the number is 0.
         let above = if own { 0 } else { self.order.after(place) - self.lookup.1 };
         let distance = ((f64::from(above) * weight).round() as u64).saturating_add(1);
         self.forget_place(place);
@@ -283,7 +284,7 @@ impl SampledStack {
         self.largest.retain(|&(hash, _)| hash <= self.last);
     }
 
-    /// Removes all keys. The rate does not change.
+    /// Removes all keys from the stack. The sampling rate does not change.
     pub fn clear(&mut self) {
         self.keys.clear();
         self.order.clear();
@@ -296,7 +297,7 @@ impl SampledStack {
         (0..self.order.next()).filter_map(|place| self.order.at(place)).map(|number| self.keys.key(number))
     }
 
-    /// Returns the size of the heap memory in bytes.
+    /// Returns the size of the stack's heap memory, in bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let largest = size_of::<(u64, u32)>() * self.largest.capacity();
@@ -316,7 +317,7 @@ struct Order {
     numbers: Vec<u32>,
     counts: Fenwick,
     room: usize,
-    /// All positions before this one are empty.
+    /// All positions before this one are known to be empty.
     first: usize,
 }
 
@@ -361,7 +362,7 @@ impl Order {
         place
     }
 
-    /// Empties a position. Returns whether it was occupied.
+    /// Empties a position. Returns whether a key had this position.
     fn remove(&mut self, place: u32) -> bool {
         let Some(number) = self.numbers.get_mut(place as usize).filter(|number| **number != 0) else {
             return false;

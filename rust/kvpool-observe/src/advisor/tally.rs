@@ -6,18 +6,19 @@ use super::stack::{Bound, SampledStack};
 use kvpool::PoolError;
 use kvpool::retention::TenantId;
 
-/// Bits of the histograms' resolution. Distances are stored with an error of at most 3 %.
+/// The setting `fine_bits` of the histograms, which determines their resolution. Distances are stored
+/// with an error of at most 3 %.
 const FINE_BITS: u32 = 6;
-/// The largest distance that the histograms store, in hash units.
+/// The largest distance that the histograms store, in hash units (usually blocks).
 const LARGEST: u64 = 1 << 35;
 
 /// Counts of references. All of them are halved periodically, so that old traffic loses weight.
 #[derive(Debug)]
 pub(super) struct Tally {
     references: f64,
-    /// The number of references that hit in the pool.
+    /// The number of references that were hits in the pool itself.
     hits: f64,
-    /// The number of references to sampled blocks.
+    /// The number of references to blocks that are in the sample.
     sampled: f64,
     /// The number of references that the sampled references represent: `sampled` divided by the
     /// sampling rate.
@@ -102,7 +103,7 @@ pub(super) struct Tenant {
 }
 
 impl Tenant {
-    /// Allocates a slot for a tenant, with all its memory. Its LRU stack can contain as many blocks as
+    /// Allocates all memory for the counts of one tenant. Its LRU stack can contain as many blocks as
     /// the pool.
     pub(super) fn new(config: &AdvisorConfig, scale: Scale) -> Result<Self, PoolError> {
         let depth = Bound::Depth(config.max_sampled_blocks / DEEPEST);

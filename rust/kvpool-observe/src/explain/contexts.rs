@@ -89,11 +89,12 @@ struct Seen {
 /// The remembered first blocks, each with the contexts in which it was seen.
 #[derive(Debug)]
 pub(super) struct Contexts {
-    /// The fingerprints of the tokens of first blocks, indexed by number. Entry 0 is unused.
+    /// The fingerprints of the tokens of first blocks, indexed by the number of the first block. Entry
+    /// 0 is unused.
     keys: Vec<u64>,
     seen: Vec<Seen>,
     slots: Slots,
-    /// The number that is reused next if all numbers are in use.
+    /// The number of the oldest first block, which a new one gets if all numbers are in use.
     next: usize,
 }
 

@@ -55,15 +55,15 @@ impl Explainer {
         reach
     }
 
-    /// Returns the status in the record of the group's block at a position.
+    /// Returns the status that the record contains for the group's block at a position.
     fn status_in(&self, asked: &AdmissionContext<'_>, group: Group<'_>, block: usize) -> Option<Status> {
         let unit = group.groups.naming_unit(group.number, Blocks(block))?;
         let hash = asked.request.cursor.chain().hashes().get(unit.0)?;
         Some(self.record.status(self.record.find(group_key(hash.key(), group.number as u16))?))
     }
 
-    /// Whether the tokens of a hash unit were ever computed. If so, all tokens before it were computed
-    /// too.
+    /// Whether the tokens of a hash unit (a part of the prompt with a digest) were ever computed. If
+    /// they were, all tokens before the unit were computed, too.
     fn is_written(&self, asked: &AdmissionContext<'_>, unit: usize) -> bool {
         let hash = asked.request.cursor.chain().hashes().get(unit);
         let status =
@@ -71,8 +71,8 @@ impl Explainer {
         matches!(status, Some(Status::Cached | Status::Gone(..) | Status::Written))
     }
 
-    /// Returns the reasons why a group cannot serve a hit of more than `reach` tokens. Empty if the
-    /// prompt allows no longer hit.
+    /// Returns the reasons why a group cannot serve a hit of more than `reach` tokens. The list is
+    /// empty if the prompt allows no longer hit.
     fn ends(&self, asked: &AdmissionContext<'_>, group: Group<'_>, reach: usize) -> Vec<MissSpan> {
         let Group { groups, spec, .. } = group;
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
@@ -133,8 +133,8 @@ impl Explainer {
         ends
     }
 
-    /// Describes the first missing block of a full-attention group after its reach. That block prevents
-    /// a longer hit.
+    /// Describes the first missing block of a full-attention group after its longest possible hit. That
+    /// block prevents a longer hit.
     fn end_of_full(
         &self,
         asked: &AdmissionContext<'_>,
@@ -176,8 +176,8 @@ impl Explainer {
         }
     }
 
-    /// Returns why a hash unit was never computed. `first` is true if all units before it were
-    /// computed.
+    /// Returns why a hash unit (a part of the prompt with a digest) was never computed. `first` is true
+    /// if all units before it were computed.
     fn not_written(&self, asked: &AdmissionContext<'_>, unit: usize, first: bool) -> MissReason {
         let cursor = asked.request.cursor;
         let hash = cursor.chain().hashes().get(unit);
@@ -204,7 +204,7 @@ impl Explainer {
             MissReason::Unserved { group }
         };
         // Find the full-attention group with the fewest cached tokens from the start of the prompt. Do
-        // not use `reach`, because it is rounded down to the alignment of hits.
+        // not use the field `reach`, because it is rounded down to the alignment of hits.
         let limit = Tokens(asked.request.cursor.num_tokens().saturating_sub(1));
         let end_of = |group: &&GroupReach| {
             let asked_for = group.spec.tokens(group.spec.full_blocks(limit)).0;

@@ -55,7 +55,8 @@ use record::{Before, Record, Status};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The manager was made without an explain configuration.
+    /// The manager was created without
+    /// [`ManagerWatchConfig::explain`](crate::ManagerWatchConfig::explain).
     #[error("this manager explains no misses: give it an explain configuration")]
     NotExplaining,
     /// Neither an active request nor one of the last released requests has this id.
@@ -84,7 +85,7 @@ struct AdmissionContext<'a> {
     principal: u64,
 }
 
-/// Everything that is remembered to explain misses.
+/// Everything that the explainer remembers to explain misses.
 #[derive(Debug)]
 pub(crate) struct Explainer {
     record: Record,
@@ -93,9 +94,10 @@ pub(crate) struct Explainer {
     operations: VecDeque<Operation>,
     first_operation: u64,
     max_operations: usize,
-    /// The explanations of active requests, indexed by the slot of the request.
+    /// The explanations of active requests, indexed by the slot (a small number) that the manager has
+    /// given to the request.
     explanations: Vec<Option<Box<Explanation>>>,
-    /// The explanations of the last released requests.
+    /// The explanations of the requests that were released last.
     past: VecDeque<Box<Explanation>>,
     max_past: usize,
     policy: &'static str,
@@ -106,7 +108,7 @@ pub(crate) struct Explainer {
 }
 
 /// Whether the request in `slot` is computing the block at `position`, which has this key, and will
-/// publish it.
+/// make it available to lookups.
 fn computes(manager: &CacheManager, slot: usize, position: usize, key: u64, epoch: u64) -> bool {
     let Some(request) = manager.request_at(slot) else { return false };
     request.is_running
@@ -125,15 +127,15 @@ fn num_admitted(manager: &CacheManager) -> u64 {
     stats.admissions + stats.resumptions
 }
 
-/// Returns a reference to the block before the one at `position`.
+/// Returns a reference to the content of the block before the one at `position`.
 fn before(cursor: &HashCursor, position: usize) -> Before {
     let parent = position.checked_sub(1).and_then(|at| cursor.chain().hashes().get(at));
     parent.map_or(Before::Start, |hash| Before::Key(hash.key()))
 }
 
 impl Explainer {
-    /// Makes an explainer with an empty record. `log` receives the changes of `pool`, whose blocks hold
-    /// `units_per_block` hash units each.
+    /// Makes an explainer that remembers nothing yet. `log` receives the changes of `pool`, whose
+    /// blocks hold `units_per_block` hash units each.
     pub(crate) fn new(
         config: &ExplainConfig,
         pool: &BlockPool,
@@ -159,7 +161,8 @@ impl Explainer {
         })
     }
 
-    /// Applies the logged changes. `slot` is the request whose operation caused them, if there is one.
+    /// Applies the logged changes. `slot` identifies the request whose operation caused them, if there
+    /// is one.
     pub(crate) fn take_in(&mut self, slot: Option<usize>, manager: &CacheManager) {
         let mut changes = std::mem::take(&mut self.changes);
         self.log.take(&mut changes);
@@ -196,7 +199,7 @@ impl Explainer {
     }
 
     /// Converts the cause for which a content left the index to the reason in the explanation.
-    /// Discloses the id of another request only if it has this principal.
+    /// Discloses the id of another request only if that request has the principal `principal`.
     fn departure(&self, cause: Cause, operation: u64, admission: u64, principal: u64) -> MissReason {
         let at = operation.checked_sub(self.first_operation).and_then(|at| usize::try_from(at).ok());
         let operation = at.and_then(|at| self.operations.get(at));
@@ -224,8 +227,8 @@ impl Explainer {
         }
     }
 
-    /// Returns the reason for a missed block that has no entry in the record. `parent` is the entry of
-    /// the previous block.
+    /// Returns the reason for a missed block of which the explainer's record has no entry. `parent` is
+    /// the entry of the previous block.
     fn unknown(&self, cursor: &HashCursor, position: usize, parent: Option<u32>, hit: bool) -> MissReason {
         let block_size = cursor.hasher().block_size();
         let tokens = cursor.chain().block_tokens(position).unwrap_or_default();
@@ -292,8 +295,8 @@ impl Explainer {
             spans: Vec::new(),
             groups: manager.groups().map_or_else(Vec::new, |groups| self.reach(asked, groups)),
         };
-        // With several KV-cache groups: whether the full-attention groups have cached all hash units up
-        // to this one.
+        // With several KV-cache groups: whether the full-attention groups have cached all hash units
+        // (parts of the prompt with a digest) up to this one.
         let mut unserved = true;
         let mut parent = self.record.parent(before(cursor, hits));
         for (position, hash) in cursor.chain().hashes().iter().enumerate().skip(hits) {

@@ -26,7 +26,7 @@ pub enum Requester {
     Request(RequestId),
     /// A request with another tenant, salt or user. Its id is not disclosed.
     Another,
-    /// The explainer does not remember the request.
+    /// The explainer does not remember which request it was.
     Unknown,
 }
 
@@ -47,54 +47,54 @@ pub enum MissReason {
     },
     /// The block was cached, and was evicted to make room for another request.
     Evicted {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
         /// The policy that chose the block. `priority` if the block was pinned, or if its priority was
         /// not normal.
         policy: &'static str,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
         /// The policy's estimate of the block's further use, if the policy makes one.
         outlook: Option<Outlook>,
     },
     /// The block was cached until its time to live ended, and was evicted without being used again.
     Expired {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
     },
     /// The block was cached, but marked as not to be used again (an end of life, `no_cache`), and was
     /// evicted.
     EndOfLife {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
     },
     /// The block was cached, and was evicted because its tenant was above its ceiling.
     TenantCeiling {
-        /// The time of the eviction.
+        /// The time at which the block was evicted.
         when: When,
-        /// The request that needed the space.
+        /// The request for which the block was evicted.
         requester: Requester,
     },
     /// The block was cached, and the caller dropped it by its block id.
     DroppedById {
-        /// The time of the drop.
+        /// The time at which the caller dropped the block.
         when: When,
     },
     /// The block was cached until the pool was reset.
     Reset {
-        /// The time of the reset.
+        /// The time at which the pool was reset.
         when: When,
     },
-    /// These tokens were seen in another epoch.
+    /// An earlier prompt had these tokens in another epoch (another version of the weights).
     OtherEpoch {
         /// The epoch.
         epoch: u64,
     },
-    /// These tokens were seen under another salt.
+    /// An earlier prompt had these tokens under another salt.
     OtherSalt,
     /// These tokens were seen under another adapter, or without an adapter.
     OtherAdapter,
@@ -103,13 +103,13 @@ pub enum MissReason {
     OtherKeys,
     /// A running request has the same content and has not committed it yet.
     BeingComputed {
-        /// The request that computes the content.
+        /// The running request that computes the content.
         by: Requester,
     },
     /// The block was requested before, but never became available to other requests: its request
     /// finished or was preempted before it computed the block, or does not share its blocks.
     NotComputed,
-    /// The hash collides: the cached blocks with the same hash have another content.
+    /// The block's hash equals that of cached blocks that have another content (a collision).
     Collision,
     /// The block is cached, but a lookup does not reach it, because an earlier block of the prompt is
     /// missing.
@@ -124,7 +124,8 @@ pub enum MissReason {
     /// With several KV-cache groups: the block is cached in the full-attention groups (or, without such
     /// groups, was computed before), but not all groups can serve a hit that covers it.
     Unserved {
-        /// The group with the shortest reach. `None` if only the alignment of hits is the cause.
+        /// The KV-cache group whose longest possible hit is the shortest. `None` if only the alignment
+        /// of hits is the cause.
         group: Option<u16>,
     },
     /// In one KV-cache group: the tokens were computed before, but the group did not cache them. It
@@ -186,7 +187,7 @@ impl MissReason {
         }
     }
 
-    /// The name of the reason, as shown to users.
+    /// Returns the name of the reason, as users see it in explanations and metrics.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.index()]
@@ -220,7 +221,7 @@ impl MissReason {
         }
     }
 
-    /// The first token that differs, for [`Self::Diverged`].
+    /// Returns the position of the first token that differs, for [`Self::Diverged`].
     #[must_use]
     pub const fn token(&self) -> Option<usize> {
         if let Self::Diverged { token } = self { Some(*token) } else { None }
@@ -232,13 +233,13 @@ impl MissReason {
         if let Self::OtherEpoch { epoch } = self { Some(*epoch) } else { None }
     }
 
-    /// The KV-cache group that limited the hit, for [`Self::Unserved`].
+    /// Returns the KV-cache group that limited the hit, for [`Self::Unserved`].
     #[must_use]
     pub const fn group(&self) -> Option<u16> {
         if let Self::Unserved { group } = self { *group } else { None }
     }
 
-    /// The policy that evicted the content, for [`Self::Evicted`].
+    /// Returns the name of the policy that evicted the content, for [`Self::Evicted`].
     #[must_use]
     pub const fn policy(&self) -> Option<&'static str> {
         if let Self::Evicted { policy, .. } = self { Some(*policy) } else { None }
@@ -251,7 +252,7 @@ impl MissReason {
         if let Self::Evicted { outlook, .. } = self { *outlook } else { None }
     }
 
-    /// Whether two reasons are equal. Ignores the time and the estimate of further use.
+    /// Returns whether two reasons are equal. Ignores the time and the estimate of further use.
     fn continues(&self, before: &Self) -> bool {
         match (self, before) {
             (
@@ -289,7 +290,7 @@ pub struct Explanation {
     pub admission: u64,
     /// Whether the request was resumed. Its tokens are then those that it had at the resumption.
     pub resumed: bool,
-    /// The number of tokens per block.
+    /// The number of tokens of each block.
     pub block_size: usize,
     /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
@@ -298,7 +299,8 @@ pub struct Explanation {
     /// The missed blocks, from the first one to the end of the prompt.
     pub spans: Vec<MissSpan>,
     /// For each KV-cache group, the longest hit that it could have served alone; empty with one group.
-    /// With several groups, the blocks of this explanation are hash units.
+    /// With several groups, the "blocks" of this explanation are hash units, the parts of a prompt that
+    /// have a digest.
     pub groups: Vec<GroupReach>,
 }
 
@@ -312,7 +314,8 @@ pub struct GroupReach {
     pub spec: GroupSpec,
     /// The length in tokens of the longest hit that the group could have served.
     pub reach_tokens: usize,
-    /// Whether the group limits the hit: no other group has a shorter reach.
+    /// Whether the group limits the hit: its longest possible hit is not longer than that of any other
+    /// group.
     pub limits: bool,
     /// Why the group cannot serve a longer hit; empty if no longer hit of this prompt is possible. The
     /// block positions are those of the group's block table. `tokens` are the tokens that the longer
@@ -329,11 +332,11 @@ pub struct GroupReach {
 }
 
 impl Explanation {
-    /// The maximum number of spans. If there are more, all later blocks form one additional span with
-    /// [`MissReason::Behind`].
+    /// The maximum number of spans (runs of blocks with one reason) of an explanation. If there are
+    /// more, all later blocks form one additional span with [`MissReason::Behind`].
     pub const MAX_SPANS: usize = 64;
 
-    /// Adds the next missed block with its reason.
+    /// Adds the next missed block of the prompt, with its reason.
     pub(super) fn push(&mut self, reason: MissReason) {
         let block = self.spans.last().map_or(self.cached_tokens / self.block_size, |span| span.blocks.end);
         let end = ((block + 1) * self.block_size).min(self.prompt_tokens);

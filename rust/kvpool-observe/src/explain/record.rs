@@ -54,7 +54,7 @@ const NO_REQUEST: u32 = u32::MAX;
 pub(super) enum Before {
     /// No predecessor: the content is the first block of prompts.
     Start,
-    /// The previous content, by its key.
+    /// The content before it in the chain, given by its key.
     Key(u64),
 }
 
@@ -62,22 +62,23 @@ pub(super) enum Before {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Status {
     Cached,
-    /// Removed from the cache, with the cause, the number of the operation, and the number of
-    /// admissions until then.
+    /// The content was removed from the cache. The fields contain the cause, the number of the
+    /// operation that removed it, and the number of admissions until then.
     Gone(Cause, u64, u64),
-    /// Computed, but not cached. With KV-cache groups, other groups may have cached a part of it.
+    /// The content was computed, but is not cached. With KV-cache groups, other groups may have cached
+    /// a part of it.
     Written,
-    /// Requested, but never computed.
+    /// A prompt requested the content, but no request ever computed it.
     NotComputed,
-    /// Requested, and not computed since. The content may have been computed before, because an earlier
-    /// entry of it may have been removed.
+    /// A prompt requested the content, and no request has computed it since then. The content may have
+    /// been computed before, because an earlier entry of it may have been removed.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Why the content was removed from the cache. Valid only with [`Entry::COMPUTED`] and on the list
-    /// of contents that are not cached.
+    /// Why the content was removed from the cache. The value is valid only if the flag
+    /// [`Entry::COMPUTED`] is set and the entry is on the list of contents that are not cached.
     cause: Cause,
     operation: u64,
     admission: u64,
@@ -99,7 +100,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Flag: the content has been cached.
+    /// Flag: the content has been cached at some time.
     const COMPUTED: u8 = 1;
     /// Flag: entries of contents that follow this one may have been removed.
     const DOUBT: u8 = 2;
@@ -145,7 +146,7 @@ pub(super) struct Record {
     lists: BlockLists,
 }
 
-/// Prints sizes only, because the tokens are users' prompts.
+/// Prints only the sizes of the record, because its tokens are users' prompts.
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.keys.len().saturating_sub(1);
@@ -206,7 +207,8 @@ impl Record {
         }
     }
 
-    /// The slots of the requests that may be computing the content.
+    /// Returns the slots (small numbers that the manager assigns) of the requests that may be computing
+    /// the content.
     pub(super) fn owners(&self, number: u32) -> impl Iterator<Item = usize> {
         self.entry(number).owners.into_iter().filter(|&owner| owner != NO_REQUEST).map(|owner| owner as usize)
     }
@@ -219,8 +221,8 @@ impl Record {
         self.entry_mut(number).owners = first.map_or([slot, NO_REQUEST], |first| [first as u32, slot]);
     }
 
-    /// Returns the entry of the previous content, or `None` if it has none. The start of prompts always
-    /// has an entry.
+    /// Returns the entry of the previous content, or `None` if that content has no entry. The start of
+    /// prompts always has an entry.
     pub(super) fn parent(&self, before: Before) -> Option<u32> {
         match before {
             Before::Start => Some(NONE),
@@ -277,7 +279,7 @@ impl Record {
         number
     }
 
-    /// Records that the tokens of an entry were computed, whether or not they are then cached.
+    /// Records that the tokens of an entry were computed, even if no KV-cache group caches them.
     pub(super) fn written(&mut self, number: u32) {
         self.entry_mut(number).flags |= Entry::WRITTEN;
     }
@@ -318,7 +320,7 @@ impl Record {
         })
     }
 
-    /// Moves an entry to the end of a list, so that it is removed last.
+    /// Moves an entry to the end of one of the two lists of entries, so that it is removed last.
     fn put(&mut self, number: u32, list: usize) {
         let number = BlockId::new(number);
         self.lists.remove(number);

@@ -56,13 +56,13 @@ impl Histogram {
         &self.counts
     }
 
-    /// The number of values counted.
+    /// Returns the number of values that were counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The sum of the values counted.
+    /// Returns the sum of all values that were counted.
     #[must_use]
     pub const fn sum(&self) -> f64 {
         self.sum

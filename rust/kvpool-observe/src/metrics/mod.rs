@@ -106,7 +106,7 @@ impl PoolMetrics {
         EVICTION_CAUSES.into_iter().zip(self.evicted)
     }
 
-    /// The number of blocks that were evicted, for all causes.
+    /// Returns the number of blocks that were evicted for any cause.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.evicted.iter().sum()
@@ -117,7 +117,7 @@ impl PoolMetrics {
 /// hits.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// The time at which the content became computed; NaN if unknown.
+    /// The time at which the block's content became computed; NaN if unknown.
     born: f64,
     /// The time of the last hit, or without a hit, the time at which the content became computed; NaN
     /// if unknown.
@@ -135,7 +135,7 @@ impl Seen {
 pub(crate) struct Meter {
     /// The latest time that the caller passed; NaN before the first.
     now: f64,
-    /// The times and hits of each block.
+    /// For each block, the times and the number of its hits.
     seen: Vec<Seen>,
     metrics: PoolMetrics,
 }
@@ -185,7 +185,8 @@ impl Meter {
         let asked = lookup.hashes.len();
         self.metrics.tenants.count(lookup.tenant, lookup.hits, asked.saturating_sub(lookup.hits));
         let Self { now, seen, metrics } = self;
-        // Consecutive blocks mostly have the same times, so count them together.
+        // Most consecutive blocks have the same times, so add each run of such blocks to the histograms
+        // in one step.
         let (mut born, mut used, mut run) = (f64::NAN, f64::NAN, 0);
         let mut count = |born: f64, used: f64, run: u64| {
             metrics.age_at_hit.add(*now - born, run);
@@ -249,7 +250,7 @@ impl Meter {
         stored.saturating_sub(dropped + cleared + self.metrics.evicted())
     }
 
-    /// Returns the metrics. O(buckets and tenants).
+    /// Returns the metrics so far. O(buckets and tenants).
     pub(crate) fn metrics(&self) -> PoolMetrics {
         PoolMetrics { time: (!self.now.is_nan()).then_some(self.now), ..self.metrics.clone() }
     }

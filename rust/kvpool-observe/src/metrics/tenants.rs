@@ -12,9 +12,9 @@ pub const MAX_TENANTS: usize = 64;
 /// Hits and misses of one tenant, in blocks that lookups requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantHits {
-    /// Blocks that were found and acquired.
+    /// Requested blocks that lookups found and acquired.
     pub hits: u64,
-    /// Blocks that were not found.
+    /// Requested blocks that lookups did not find.
     pub misses: u64,
 }
 
@@ -30,7 +30,7 @@ impl TenantHits {
 pub struct TenantCounts {
     /// The tenants that are counted separately, sorted by id.
     known: Vec<(TenantId, TenantHits)>,
-    /// The sums of all tenants after the first [`MAX_TENANTS`].
+    /// The sums of all tenants that are not among the first [`MAX_TENANTS`].
     pub others: TenantHits,
     /// The blocks of lookups that were made without a tenant.
     pub nobody: TenantHits,

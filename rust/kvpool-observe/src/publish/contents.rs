@@ -31,10 +31,10 @@ use kvpool::BlockHash;
 
 use crate::publish::event::{Digest, Extra, Label};
 
-/// The index that means "no node".
+/// The index that stands for no node.
 const NONE: u32 = u32::MAX;
 
-/// The maximum number of tiers.
+/// The maximum number of tiers of a worker.
 pub const MAX_TIERS: u8 = 8;
 
 /// Iterates over the numbers of the tiers in a bit set, fastest first.
@@ -59,7 +59,7 @@ fn tiers(mut bits: u8) -> impl Iterator<Item = u8> {
 pub struct Keys {
     /// The keys that the block shares with the other blocks of its request.
     pub label: Arc<Label>,
-    /// The extra keys that only this block has.
+    /// The extra keys that this block does not share with the other blocks of its request.
     pub extra: Option<Arc<[Extra]>>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum Change {
     Cleared,
     /// Several contents were stored. Each one is the parent of the next.
     Stored { tier: u8, nodes: Vec<u32> },
-    /// Contents of a group were removed.
+    /// Contents of one KV-cache group were removed from a tier.
     Removed { tier: u8, group: u16, digests: Vec<Digest> },
 }
 
@@ -117,8 +117,8 @@ pub(crate) struct Arrival<'a> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Contents {
-    /// For each group, the number of tokens of a block, and whether a hit on a block needs the block's
-    /// parent.
+    /// For each KV-cache group, the number of tokens of a block, and whether a hit on a block needs the
+    /// block's parent.
     groups: Vec<(usize, bool)>,
     /// The number of tokens for which each node has room: the block size of the largest group.
     stride: usize,
@@ -165,13 +165,13 @@ impl Contents {
         }
     }
 
-    /// The number of contents in a tier.
+    /// Returns the number of contents in a tier.
     #[must_use]
     pub fn len(&self, tier: u8) -> usize {
         self.counts.get(usize::from(tier)).copied().unwrap_or(0)
     }
 
-    /// Whether all tiers are empty.
+    /// Returns whether no tier has a content.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|&count| count == 0)
@@ -191,8 +191,8 @@ impl Contents {
     }
 
     fn slot_of(hash: &BlockHash, group: u16) -> u64 {
-        // The bytes of a digest are practically random. Multiply, because the hash table also uses the
-        // high bits.
+        // The bytes of a digest are practically random, so the first eight of them are enough. Multiply
+        // them, because the hash table also uses the high bits of the result.
         (hash.key() ^ u64::from(group)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
@@ -331,7 +331,8 @@ impl Contents {
             };
             let fastest = node.open.trailing_zeros();
             node.open = open;
-            // Children need an update only if the fastest tier in which the node is open has changed.
+            // Children need an update only if the fastest tier in which lookups can reach the node has
+            // changed.
             let mut child = if open.trailing_zeros() == fastest { NONE } else { node.first_child };
             self.mark(at);
             while let Some(node) = self.node(child) {

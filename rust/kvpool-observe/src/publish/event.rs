@@ -1,4 +1,4 @@
-//! `Event`: an event for consumers, before it is encoded.
+//! `Event`: a KV event for consumers, before it is encoded.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Makes a digest from the first `len` bytes of a hash. `len` is clamped to 8 to 32.
+    /// Makes a digest from the first `len` bytes of a hash. A `len` outside of 8 to 32 is replaced by
+    /// the nearest bound.
     #[must_use]
     pub const fn new(hash: BlockHash, len: usize) -> Self {
         let len = if len < 8 {
@@ -40,7 +41,7 @@ impl Digest {
         Self { hash: BlockHash::from_bytes(bytes), len: 8 }
     }
 
-    /// The bytes of the digest.
+    /// Returns the bytes of the digest, without padding.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.hash.as_bytes()[..usize::from(self.len)]
@@ -50,14 +51,14 @@ impl Digest {
         bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
     }
 
-    /// The last 8 bytes as a number.
+    /// Returns the last 8 bytes of the digest as a number.
     #[must_use]
     pub fn last8(&self) -> u64 {
         let bytes = self.bytes();
         Self::number(&bytes[bytes.len() - 8..])
     }
 
-    /// The first 8 bytes as a signed number.
+    /// Returns the first 8 bytes of the digest as a signed number.
     #[must_use]
     pub fn first8(&self) -> i64 {
         Self::number(&self.bytes()[..8]).cast_signed()
@@ -78,11 +79,12 @@ pub enum Extra {
     Text(String),
     /// A multimodal item, and its start relative to the block's first token.
     Item(String, i64),
-    /// Bytes: a digest of embeddings.
+    /// Bytes: a digest of prompt embeddings.
     Bytes(Vec<u8>),
 }
 
-/// The keys that all blocks of a request share. All blocks of one event have the same label.
+/// The keys that all blocks of a request share. All blocks of one event share the same keys of this
+/// kind.
 ///
 /// ```
 /// use kvpool_observe::publish::Label;
@@ -97,13 +99,13 @@ pub struct Label {
     pub lora_name: Option<String>,
     /// The cache salt. In vLLM's form of events, it is an extra key of the first block.
     pub salt: Option<String>,
-    /// The session that computed the blocks.
+    /// The id of the session that computed the blocks.
     pub session: Option<String>,
-    /// The location of the blocks, if it is not this worker. Dynamo's indexer ignores blocks with a
-    /// locality.
+    /// The location of the blocks, if it is not this worker. Dynamo's indexer ignores blocks for which
+    /// this is set.
     pub locality: Option<String>,
-    /// The owner of the blocks, if it is not this worker. Dynamo's indexer ignores blocks with an
-    /// owner.
+    /// The owner of the blocks, if it is not this worker. Dynamo's indexer ignores blocks for which
+    /// this is set.
     pub ownership: Option<String>,
 }
 
@@ -137,13 +139,13 @@ pub struct GroupName {
 pub enum Event<'a> {
     /// Several contents were stored. Each one is the parent of the next.
     Stored {
-        /// The tier; 0 is the device.
+        /// The number of the tier that stored the contents; 0 is the device.
         tier: u8,
         /// The KV-cache group of the contents.
         group: &'a GroupName,
         /// The digests of the contents.
         hashes: &'a [Digest],
-        /// The parent of the first content.
+        /// The digest of the content before the first one in the chain.
         parent: Option<Digest>,
         /// The tokens of all contents.
         tokens: &'a [u32],

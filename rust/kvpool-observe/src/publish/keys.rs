@@ -21,7 +21,8 @@ use kvpool::ExtraKeys;
 use crate::publish::contents::Keys;
 use crate::publish::event::{Extra, Label};
 
-/// Caches the label of the latest request, because the blocks of a request come one after the other.
+/// Translates the extra keys of blocks, one request after the other. It stores the shared keys of the
+/// latest request, because the next block usually belongs to the same request.
 #[derive(Default)]
 pub(crate) struct KeyTranslator {
     latest: Option<(Arc<ExtraKeys>, Arc<Label>)>,

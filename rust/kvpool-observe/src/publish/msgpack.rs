@@ -89,8 +89,8 @@ impl Writer {
         self.bytes.push(0x80 | len);
     }
 
-    /// Like `map`, with the longer header. Encoders that write the header before they have counted the
-    /// entries use it.
+    /// Like the method `map`, with the longer header. Encoders that write the header before they have
+    /// counted the entries use it.
     pub(crate) fn reserved_map(&mut self, len: u8) {
         self.bytes.extend_from_slice(&[0xde, 0, len]);
     }

@@ -45,7 +45,7 @@ pub const fn base(unix_seconds: u64) -> u64 {
     (unix_seconds & ((1 << 43) - 1)) << 20
 }
 
-/// The description of a KV-cache group for consumers.
+/// The description of a KV-cache group that consumers of the events get.
 ///
 /// ```
 /// use kvpool_observe::publish::{Group, GroupName};
@@ -63,7 +63,7 @@ pub struct Group {
     pub chained: bool,
 }
 
-/// The settings of a sink.
+/// The settings of a sink (a destination of batches, such as a socket).
 ///
 /// ```
 /// use kvpool_observe::publish::SinkConfig;
@@ -73,9 +73,9 @@ pub struct Group {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SinkConfig {
-    /// The form of the events that the sink gets.
+    /// The form in which events are encoded for the sink.
     pub form: Form,
-    /// The number of batches that are kept for replays.
+    /// The number of the latest batches that the publisher keeps for replays.
     pub replay_batches: usize,
     /// The maximum size of these batches in bytes. The latest batch is always kept.
     pub replay_bytes: usize,
@@ -91,34 +91,34 @@ impl Default for SinkConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublisherError {
-    /// The list of groups is empty.
+    /// The list of KV-cache groups is empty.
     #[error("groups is empty: at least one KV-cache group")]
     NoGroups,
-    /// The block size of a group is 0 tokens.
+    /// The block size of a KV-cache group is 0 tokens.
     #[error("block_tokens of group {group} is 0: must be at least 1")]
     NoTokens {
         /// The group.
         group: usize,
     },
-    /// There are too many groups.
+    /// There are more KV-cache groups than are supported.
     #[error("groups are {groups}: at most {most}")]
     TooManyGroups {
-        /// The number of groups.
+        /// The number of groups that the caller passed.
         groups: usize,
         /// The maximum number of groups.
         most: usize,
     },
-    /// No sink has this number.
+    /// The publisher has no sink with this number.
     #[error("there is no sink {sink}: there are {sinks}")]
     UnknownSink {
-        /// The number of a sink that was passed.
+        /// The sink number that the caller passed.
         sink: usize,
-        /// The number of sinks.
+        /// The number of sinks that the publisher has.
         sinks: usize,
     },
 }
 
-/// A batch for a sink.
+/// An encoded batch of events for one sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The sink.
@@ -145,7 +145,8 @@ pub struct Snapshot {
 enum State {
     /// The sink has received nothing, and needs a full report.
     Fresh,
-    /// The sink lost a batch, and needs a skipped number and a full report.
+    /// The sink lost a batch, and needs a full report whose number leaves out one number, so that
+    /// consumers notice the loss.
     Lost,
     Following,
 }
@@ -157,7 +158,7 @@ struct Sink {
     /// Whether the sink is paused. No batches are made for a paused sink.
     held: bool,
     next: u64,
-    /// The time at which the last batch was made for the sink.
+    /// The time at which the last batch was made for this sink, in seconds.
     sent_at: f64,
     kept: VecDeque<(u64, Arc<[u8]>)>,
     kept_bytes: usize,
@@ -200,7 +201,7 @@ pub struct Publisher {
     base: u64,
     contents: Contents,
     sinks: Vec<Sink>,
-    /// Encoded batches from other sources, which are sent with the next flush.
+    /// Encoded batches from other sources than the pools, which are sent with the next flush.
     foreign: Vec<Arc<[u8]>>,
 }
 
@@ -323,12 +324,12 @@ impl Publisher {
         self.contents.learned(&digest, group, parent.as_ref(), tokens, keys);
     }
 
-    /// Removes a content from a tier.
+    /// Removes a content from a tier of the worker.
     pub fn removed(&mut self, tier: u8, group: u16, digest: Digest) {
         self.contents.removed(tier, &digest, group);
     }
 
-    /// Removes all contents from a tier.
+    /// Removes all contents from a tier of the worker.
     pub fn cleared(&mut self, tier: u8) {
         self.contents.cleared(tier);
     }

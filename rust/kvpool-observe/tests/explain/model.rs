@@ -62,7 +62,7 @@ pub(super) struct Model {
     /// The extra keys with which the tokens of each first block were seen. Only the last four per first
     /// block are stored.
     contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
-    /// Like `contexts`, without a limit on the number of keys.
+    /// Like the field `contexts`, but without a limit on the number of extra keys.
     all_contexts: BTreeMap<Vec<u32>, Vec<ExtraKeys>>,
     /// Contents that lookups could find after the last operation, by block.
     cached: BTreeMap<BlockId, BlockHash>,

@@ -86,7 +86,7 @@ struct World {
     model: Model,
     requests: Vec<Request>,
     retention: bool,
-    /// True if the record is large enough to remember everything.
+    /// Whether the record of the explainer is large enough to remember everything.
     remembers: bool,
     next: usize,
     now: f64,
@@ -204,7 +204,8 @@ impl World {
             let computing = |runner: &Runner| {
                 runner.published <= position && runner.hashes.get(position) == hashes.get(position)
             };
-            // A small record may have lost the entry that shows that the content is cached.
+            // A small record of the explainer may have lost the entry that shows that the content is
+            // cached.
             let computed = matches!(given, MissReason::BeingComputed { .. }) && runners.iter().any(computing);
             let honest = right.contains(&given)
                 || (!self.remembers && computed)

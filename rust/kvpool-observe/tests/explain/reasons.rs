@@ -497,7 +497,7 @@ fn not_remembered() {
     // two.
     manager.commit("e", 4).unwrap();
     manager.release("e", None).unwrap();
-    // The explanation of only one released request is stored.
+    // The explainer stores the explanation of only one released request.
     assert!(manager.explain("e").is_ok());
     assert_eq!(manager.explain("d"), Err(ExplainError::UnknownRequest { id: "d".into() }));
 }

@@ -163,8 +163,8 @@ fn single_blocks_are_references() {
     let (advice, stats) = (pool.advice().unwrap(), pool.stats());
     assert_eq!((advice.seen, stats.hits, stats.misses), (24, 12, 12));
     assert_eq!(advice.hit_rate, 0.5);
-    // `promote` makes two lookups. If the first one had stored the block in the simulated cache, the
-    // second one would count as a hit.
+    // A call of `promote` makes two lookups. If the first one had stored the block in the simulated
+    // cache, the second one would count as a hit.
     assert_eq!((at(&advice, 16), advice.policies[0].block_hit_rate), (0.75, 0.75));
     pool.check_invariants().unwrap();
 }
@@ -252,7 +252,7 @@ fn a_resize_is_followed() {
     assert_eq!(advice.hit_rate, f64::from(9 * 600 + 64) / 12_000.0);
     let ghost = advice.policies[0].block_hit_rate;
     assert!((ghost - 0.9).abs() < 0.05, "{ghost}");
-    // A refused resize changes nothing.
+    // The pool refuses the resize, and its advice does not change.
     assert!(pool.resize(3).is_err());
     assert_eq!(pool.advice().unwrap(), advice);
     // If the pool grows and the sampling rate is unchanged, the simulated caches keep their size, but
@@ -274,8 +274,8 @@ fn more_tenants_than_places() {
     let known =
         |advice: &Advice| advice.tenants.iter().map(|t| (t.tenant.0, t.references)).collect::<Vec<_>>();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(1, 10), (2, 20)], 70));
-    // At the end of the window, the tenant with the fewest references loses its slot, and the next new
-    // tenant gets the slot.
+    // At the end of the window, the tenant with the fewest references loses its separate counts, and
+    // the next new tenant is counted instead.
     serve(&mut pool, &prompt, 3);
     let advice = pool.advice().unwrap();
     assert_eq!((known(&advice), advice.untracked_references), (vec![(2, 10), (3, 10)], 35));
@@ -283,7 +283,7 @@ fn more_tenants_than_places() {
     // Without the other tenants, this tenant would have no hits, because it requests the content for
     // the first time.
     assert_eq!(advice.tenants[1].alone.last().unwrap().block_hit_rate, 0.0);
-    // Without slots, no tenant is counted separately.
+    // With `max_tenants: 0`, no tenant is counted separately.
     let config = AdvisorConfig { max_tenants: 0, ..AdvisorConfig::default() };
     let mut pool = BlockPool::new(PoolConfig { block_size: 1, ..PoolConfig::default() })
         .unwrap()

@@ -68,7 +68,7 @@ impl Model {
         model
     }
 
-    /// Compares the model with the pool. Every content that was removed since the last comparison was
+    /// Compares the model with the pool. Every content that was removed since the latest comparison was
     /// removed for `reason`.
     fn see(&mut self, pool: &BlockPool, reason: Reason) {
         for id in 0..pool.num_blocks() as u32 {

@@ -10,7 +10,7 @@ use kvpool::{
 use kvpool_observe::PoolWatch;
 use proptest::prelude::*;
 
-/// Number of blocks of a pool at the start.
+/// Number of blocks that each pool has at the start.
 pub(crate) const BLOCKS: usize = 9;
 
 static HASHER: LazyLock<Arc<BlockHasher>> = LazyLock::new(|| {
@@ -117,7 +117,7 @@ pub(crate) trait Check {
     /// the blocks of `_fresh` were allocated.
     fn changed(&mut self, _pool: &mut BlockPool, _reason: Reason, _fresh: &[BlockId]) {}
 
-    /// Called after the clock was set to `_now`.
+    /// Called after the pool's clock was set to `_now`.
     fn time_passed(&mut self, _now: f64) {}
 }
 

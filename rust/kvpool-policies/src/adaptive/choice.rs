@@ -31,7 +31,8 @@ use kvpool::parts::ensure;
 
 pub(super) const MODES: usize = Mode::ALL.len();
 const BITS: u32 = 8;
-/// The short and the long horizon, in chunks: 4 and 32 capacities of references.
+/// The short and the long horizon, in chunks of references. They are 4 and 32 times as many references
+/// as the pool has blocks.
 const SHORT: i64 = 4 * Choice::CHUNKS;
 const LONG: i64 = 32 * Choice::CHUNKS;
 
@@ -83,7 +84,7 @@ pub struct Choice {
     mode: usize,
     short: Sums,
     long: Sums,
-    /// Number of references in the short sum, with 8 fractional bits.
+    /// Number of references that the short sum now counts, with 8 fractional bits.
     references: i64,
 }
 
@@ -96,10 +97,11 @@ impl Default for Choice {
 impl Choice {
     /// Number of chunks in as many references as the pool has blocks.
     pub const CHUNKS: i64 = 64;
-    /// Largest number of references, and of hits, that one chunk counts.
+    /// Largest number of references, and largest number of hits, that one chunk can have. Higher
+    /// numbers are reduced to it.
     const MOST: u64 = 1 << 32;
 
-    /// The active mode, as an index into [`Mode::ALL`].
+    /// Returns the active mode, as an index into [`Mode::ALL`].
     #[must_use]
     pub const fn mode(&self) -> usize {
         self.mode
@@ -120,8 +122,8 @@ impl Choice {
         if best != self.mode {
             let lead = worth(best) - worth(self.mode);
             let variance = self.short.square[best][self.mode] + self.long.square[best][self.mode] / 16;
-            // `lead` and `variance` have fractional bits, so `4 lead^2 > variance` (which means
-            // `lead > deviation / 2`) becomes:
+            // The condition is `lead > deviation / 2`, which means `4 lead^2 > variance`. The variance
+            // is shifted, because `lead^2` has twice as many fractional bits.
             let lead_is_seen = 4 * i128::from(lead) * i128::from(lead) > variance << BITS;
             if lead_is_seen && lead > edge / 4 {
                 self.mode = best;

@@ -22,27 +22,28 @@ use kvpool::parts::ensure;
 use kvpool::parts::try_reserve;
 use kvpool::{InvariantViolation, PoolError};
 
-/// At least one key in this number is sampled.
+/// At least one key in this number is in the sample that the shadows (simulated caches) use.
 const RATE: usize = 8;
-/// Smallest number of entries of a shadow. A pool with fewer blocks has one entry per block.
+/// Smallest number of entries of a shadow (a simulated cache). A pool with fewer blocks has one entry
+/// per block.
 const ENTRIES: usize = 1024;
 
-/// The shadows of all modes. They are made by [`Self::grow`].
+/// The shadows (simulated caches) of all modes. They are made by [`Self::grow`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Contest {
-    /// The shadow of each mode, in the order of [`Mode::ALL`].
+    /// The shadow (simulated cache) of each mode, in the order of [`Mode::ALL`].
     shadows: Vec<Shadow>,
     entries: usize,
     /// One key in this number is sampled. It is a power of 2, or 0 before the first call of
     /// [`Self::grow`].
     rate: usize,
-    /// The sampled blocks of the current release, which the shadows have not served yet.
+    /// The sampled blocks of the current release, which the simulated caches have not served yet.
     waiting: Vec<Sampled>,
-    /// The depth of the last released block, even if it was not sampled.
+    /// The depth of the latest released block, even if it was not sampled.
     depth: u32,
     /// Whether a released block that is not sampled began a new chain after the last sampled block.
     begins: bool,
-    /// Number of references in the current chunk.
+    /// Number of references that were counted so far in the current chunk.
     references: usize,
     hits: [u64; MODES],
     choice: Choice,
@@ -71,7 +72,8 @@ impl Contest {
         }
     }
 
-    /// Lets all shadows serve the current release, and removes it.
+    /// Lets all shadows (simulated caches) serve the blocks of the current release, and empties the
+    /// list of these blocks.
     pub(super) fn end_release(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -102,8 +104,8 @@ impl Contest {
         self.hits = [0; MODES];
     }
 
-    /// Returns two numbers for a pool of `capacity` blocks: one key in the first is sampled, and a
-    /// shadow has the second number of entries.
+    /// Returns, for a pool of `capacity` blocks, a number n such that one key in n is sampled, and the
+    /// number of entries of each shadow (simulated cache).
     fn size_for(capacity: usize) -> (usize, usize) {
         let mut rate = RATE;
         while rate > 1 && capacity / rate < ENTRIES {
@@ -112,9 +114,10 @@ impl Contest {
         (rate, (capacity / rate).max(1))
     }
 
-    /// Adapts the shadows to a pool of `capacity` blocks. If memory is not sufficient, changes nothing.
-    /// If a smaller part of the keys is sampled from now on, as when a pool grows over 2,048, 4,096 or
-    /// 8,192 blocks, the shadows start empty. Until they are full, all modes have the same hits.
+    /// Adapts the shadows (simulated caches) to a pool of `capacity` blocks. If memory is not
+    /// sufficient, changes nothing. If a smaller part of the keys is sampled from now on, as when a
+    /// pool grows over 2,048, 4,096 or 8,192 blocks, the shadows start empty. Until they are full, all
+    /// modes have the same hits.
     pub(super) fn grow(&mut self, capacity: usize) -> Result<(), PoolError> {
         let (rate, entries) = Self::size_for(capacity);
         try_reserve(&mut self.waiting, entries)?;

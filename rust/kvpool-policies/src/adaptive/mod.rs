@@ -61,8 +61,8 @@ pub use mode::Mode;
 use order::Order;
 use recent::{REMEMBERED, Recent};
 
-/// The `adaptive` policy: orders blocks by recency and frequency, with weights that shadow caches
-/// choose.
+/// The `adaptive` policy: orders blocks by recency and frequency, with weights that are chosen by small
+/// simulated caches.
 ///
 /// ```
 /// use kvpool::{BlockId, Content, Policy};
@@ -97,7 +97,8 @@ impl Adaptive {
         Self::with(num_blocks, Mode::ALL[0], Some(Box::default()))
     }
 
-    /// Like [`Self::new`], with a mode that never changes and without shadows. Used for comparisons.
+    /// Like [`Self::new`], with a mode that never changes, and without simulated caches to choose it.
+    /// Comparisons of the modes use this.
     ///
     /// # Errors
     /// [`PoolError::InvalidConfig`] if there is not enough memory for this number of blocks.
@@ -119,7 +120,7 @@ impl Adaptive {
         self.order.mode()
     }
 
-    /// Switches to the mode that the shadows have chosen.
+    /// Switches to the mode whose simulated cache has had the most hits.
     fn follow(&mut self) {
         if let Some(mode) = self.contest.as_deref().map(Contest::mode)
             && mode != self.mode()

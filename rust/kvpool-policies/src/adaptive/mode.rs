@@ -18,7 +18,7 @@
 //!   is privileged. In a loop larger than the cache, no block is ever hit, so some blocks must be kept
 //!   without a hit.
 
-/// The number of classes of blocks by their uses.
+/// The number of classes into which blocks are divided by their number of uses.
 const CLASSES: usize = 8;
 pub(super) const LISTS: usize = 2 * CLASSES;
 /// The amount that one admitted block adds to the clock. A release of any number of blocks adds 1.
@@ -36,11 +36,13 @@ pub(super) const TICK: u64 = 1 << 16;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// The weight of blocks of class 1, which have 2 or 3 uses.
+    /// The weight of a block that has 2 or 3 uses (class 1).
     pub used_again: u64,
-    /// The additional weight for each further doubling of the uses.
+    /// The weight that a block gets in addition for each further doubling of its number of uses (each
+    /// class above 1).
     pub doubling: u64,
-    /// The additional weight of a proven block of any class.
+    /// The weight that a proven block (one that was hit since its admission, or released in a
+    /// privileged window) gets in addition.
     pub proven: u64,
 }
 
@@ -49,7 +51,7 @@ impl Mode {
         Self { used_again, doubling, proven }
     }
 
-    /// All modes. The first is LRU.
+    /// All modes of the policy. The first one orders blocks as LRU does.
     pub const ALL: [Self; 6] = [
         Self::of(0, 0, 0),
         Self::of(1, 0, 0),
@@ -59,7 +61,8 @@ impl Mode {
         Self::of(0, 0, 4),
     ];
 
-    /// Returns what is added to the stamps of blocks on each list, in a pool of `capacity` blocks.
+    /// Returns, for each list, the bonus that is added to the stamps (times of release) of its blocks,
+    /// in a pool of `capacity` blocks.
     pub(super) fn bonuses(self, capacity: usize) -> [u64; LISTS] {
         std::array::from_fn(|list| {
             let class = (list % CLASSES) as u64;
@@ -70,7 +73,7 @@ impl Mode {
     }
 }
 
-/// How often the content of a block was used.
+/// How often the content of a block was used, and whether the block is proven.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Uses {
     pub(super) count: u8,
@@ -78,7 +81,7 @@ pub(super) struct Uses {
 }
 
 impl Uses {
-    /// Returns the number of the list for blocks with these uses.
+    /// Returns the number of the list that contains the blocks with these uses.
     pub(super) fn list(self) -> usize {
         let class = self.count.max(1).ilog2() as usize;
         if self.proven { CLASSES + class } else { class }

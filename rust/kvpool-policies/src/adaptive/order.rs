@@ -14,22 +14,23 @@ use crate::block_lists::BlockLists;
 use kvpool::parts::{ensure, try_reserve};
 use kvpool::{BlockId, InvariantViolation, PoolError};
 
-/// The uses of a block are halved after as many admissions without a use as this number of pools have
-/// blocks.
+/// If a block is not used again, its number of uses is halved each time that this number of capacities
+/// was admitted. A capacity is the number of blocks of the pool.
 const HALF_LIFE: u64 = 16;
-/// Number of windows in the admission of as many blocks as the pool has. One window in `PRIVILEGED` is
-/// privileged.
+/// Number of windows into which the clock divides the admission of one capacity (the pool's number of
+/// blocks). One window in `PRIVILEGED` is privileged: the blocks that are released in it count as
+/// proven.
 const WINDOWS: u64 = 8;
 const PRIVILEGED: u64 = 4;
 
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     lists: BlockLists,
-    /// The clock at the last release of each block.
+    /// For each block, the value of the clock at its last release.
     stamps: Vec<u64>,
     uses: Vec<Uses>,
     clock: u64,
-    /// The half-life of uses, in units of the clock. It depends on the capacity.
+    /// The half-life of uses, in units of the clock. It depends on the number of blocks of the pool.
     half_life: u64,
     window: u64,
     bonuses: [u64; LISTS],
@@ -126,7 +127,8 @@ impl Order {
         Some(begins)
     }
 
-    /// Removes and returns the block with the lowest sum of stamp and bonus.
+    /// Removes and returns the block with the lowest sum of stamp (time of release) and bonus of its
+    /// list.
     pub(super) fn pop(&mut self) -> Option<BlockId> {
         let fronts = (0..LISTS).filter_map(|list| {
             let front = self.lists.front(list)?;
@@ -166,7 +168,7 @@ impl Order {
         self.lists.grow(num_blocks) // blocks that the other arrays lack are never put on a list
     }
 
-    /// Grows to the blocks `1..num_blocks`, after [`Self::reserve`].
+    /// Grows the order to the blocks `1..num_blocks`, after [`Self::reserve`].
     pub(super) fn resize(&mut self, num_blocks: usize) {
         let num_blocks = num_blocks.max(self.stamps.len());
         self.stamps.resize(num_blocks, 0);

@@ -7,7 +7,6 @@
 //! fixed number of later evictions. In [`crate::ghosts::Ghosts`], by contrast, the number of keys is
 //! bounded, so a key is remembered longer if other keys are taken. No key is lost early, because one
 //! lost key in the middle of a chain would end the next prefix there.
-//! lost key in the middle of a chain would end the next prefix there.
 //!
 //! Invariants: the hash table finds a slot by its key unless the slot is empty. A key has one slot, or
 //! one entry, or neither.
@@ -19,12 +18,13 @@ use kvpool::{InvariantViolation, PoolError};
 
 /// Number of evictions that are remembered for each block of the cache.
 pub(super) const REMEMBERED: usize = 2;
-/// Largest number of evictions that are remembered.
+/// Largest number of evictions that this type can remember.
 const MOST: usize = 1 << 31;
 
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
-    /// The keys. Entries have the indices from 1 on, and the slots of the ring buffer follow.
+    /// The keys of the entries (keys that are present), from index 1 on, and after them the keys of the
+    /// ring buffer (recent evictions).
     keys: Vec<u64>,
     /// The number of uses of the key in each slot. It is 0 for an empty slot.
     counts: Vec<u8>,
@@ -87,8 +87,8 @@ impl Recent {
         Some(std::mem::take(&mut self.counts[place]))
     }
 
-    /// Stores `key` in the unused `entry`. The key must have no entry. If its eviction is remembered,
-    /// forgets the eviction and returns its number of uses.
+    /// Makes `key` present: stores it in the unused entry `entry`. The key must have no entry. If its
+    /// eviction is remembered, forgets the eviction and returns its number of uses.
     pub(super) fn admit(&mut self, entry: u32, key: u64) -> Option<u8> {
         self.keys[entry as usize] = key;
         let before = self.numbers.put(&self.keys, entry)?;

@@ -31,8 +31,8 @@ pub(super) struct Sampled {
     /// Whether this block is the first of its chain in the release, apart from blocks that are not
     /// sampled.
     pub(super) begins: bool,
-    /// The entry of the key in the shadow that now serves the release. It is the null block if the key
-    /// has none.
+    /// The entry that the key has in the simulated cache that now serves the release, or the null block
+    /// if it has none.
     entry: BlockId,
 }
 
@@ -48,12 +48,12 @@ pub(super) struct Shadow {
     keys: Recent,
     /// Number of entries that have a key. Entries with higher numbers were never used.
     used: u32,
-    /// Hits of the chain that is now released, since its last miss.
+    /// Number of hits since the last miss, in the chain whose blocks are now served.
     run: u64,
 }
 
 impl Shadow {
-    /// Makes an empty shadow with this number of entries.
+    /// Makes an empty simulated cache with this number of entries.
     pub(super) fn new(mode: Mode, entries: usize) -> Result<Self, PoolError> {
         let mut shadow = Self { order: Order::new(mode)?, keys: Recent::new(), used: 0, run: 0 };
         shadow.reserve(entries)?;
@@ -121,7 +121,7 @@ impl Shadow {
         self.run = 0;
     }
 
-    /// Allocates memory for this number of entries. The shadow does not change.
+    /// Allocates memory for this number of entries. The content of the simulated cache does not change.
     pub(super) fn reserve(&mut self, entries: usize) -> Result<(), PoolError> {
         self.keys.reserve(entries, entries * REMEMBERED)?;
         self.order.reserve(entries + 1)

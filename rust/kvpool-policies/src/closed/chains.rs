@@ -52,7 +52,6 @@ impl<P: Policy + Clone> Chained<P> {
         self.closed.nodes.get(block.index()).filter(|_| !block.is_null()).map(|node| node.flags)
     }
 
-    /// Makes `block` idle, if it is in use.
     fn begin_wait(&mut self, block: BlockId, flags: u8) {
         if flags & Node::KNOWN == 0 {
             self.closed.register_unknown(block, 0);
@@ -67,8 +66,8 @@ impl<P: Policy + Clone> Chained<P> {
     fn replace_parent(&mut self, child: BlockId, parent: BlockId) {
         let deeper = self.closed.node(child).depth > self.closed.node(parent).depth;
         if deeper && self.closed.contains(child) && self.closed.parent(child) != Some(parent) {
-            // The block leaves the idle blocks and returns, so that both parents count their children
-            // correctly.
+            // Make the child not idle for a moment, so that the old and the new parent count their idle
+            // children correctly.
             self.closed.end_idle(child);
             self.closed.set_parent(child, parent);
             self.closed.begin_idle(child);

@@ -10,10 +10,11 @@
 
 pub(super) const BINS: usize = 28;
 pub(super) const SECOND: u32 = 16;
-/// The number of ticks in the admission of as many blocks as the pool has.
+/// Without the caller's clock: the number of ticks (units of age) that pass while as many blocks are
+/// admitted as the pool has.
 pub(super) const CAPACITY: u64 = 256;
 
-/// The start of each bin, in seconds.
+/// The age at which each bin (range of ages) starts, in seconds.
 const SECONDS: [u32; BINS] = [
     0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
     6144, 8192, 16_384, 32_768, 65_536,
@@ -23,13 +24,13 @@ pub(super) const fn start(bin: usize) -> u32 {
     SECONDS[bin] * SECOND
 }
 
-/// Returns the length of a bin, in ticks. The last bin has no end. Its length counts as equal to its
-/// start.
+/// Returns the length of a bin (range of ages), in ticks. The last bin has no end. As its length, this
+/// function returns its start.
 pub(super) const fn width(bin: usize) -> u32 {
     if bin + 1 < BINS { start(bin + 1) - start(bin) } else { start(bin) }
 }
 
-/// The binary logarithm of the length of each bin. All lengths are powers of 2.
+/// The binary logarithm of the length of each bin (range of ages). All lengths are powers of 2.
 pub(super) const LOG_WIDTHS: [u8; BINS] = {
     let mut logs = [0; BINS];
     let mut bin = 0;
@@ -41,7 +42,8 @@ pub(super) const LOG_WIDTHS: [u8; BINS] = {
     logs
 };
 
-/// The first bin of each octave of seconds. The octaves are 0 to 1 s, 1 to 2 s, 2 to 4 s, and so on.
+/// The first bin (range of ages) of each octave of seconds. The octaves are 0 to 1 s, 1 to 2 s, 2 to 4
+/// s, and so on.
 const FIRST: [u8; 18] = {
     let mut first = [0; 18];
     let mut octave = 1;
@@ -61,7 +63,8 @@ pub(super) fn bin(age: u32) -> usize {
     let seconds = age / SECOND;
     let octave = (32 - seconds.leading_zeros()).min(17) as usize;
     let first = usize::from(FIRST[octave]);
-    // An octave has at most two bins.
+    // Choose between the first and the second bin of the octave, because an octave has at most two
+    // bins.
     if first + 1 < BINS && age >= start(first + 1) { first + 1 } else { first }
 }
 

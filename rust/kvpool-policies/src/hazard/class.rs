@@ -44,7 +44,8 @@ pub(super) const fn family(class: usize) -> usize {
     class / (HISTORIES * OUTPUTS * FINISHES) * HISTORIES + class % HISTORIES
 }
 
-/// The start of the first range of gaps, as a binary logarithm of ticks times 8.
+/// The start of the first range of gaps (times between two uses), as a binary logarithm of ticks times
+/// 8.
 const FIRST_GAP: u8 = 36;
 const GAP_STEP: u8 = 16;
 
@@ -52,15 +53,15 @@ const GAP_STEP: u8 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct History {
     pub(super) uses: u8,
-    /// The mean of the binary logarithms of the gaps in ticks, times 8. It is [`NO_GAP`] before a
-    /// second use.
+    /// The mean of the binary logarithms of the gaps (times between two uses, in ticks), times 8. It is
+    /// [`NO_GAP`] before a second use.
     pub(super) gap: u8,
 }
 
 impl History {
     pub(super) const NEW: Self = Self { uses: 1, gap: NO_GAP };
 
-    /// Returns the history after another use, `age` ticks after the last one.
+    /// Returns the block's history after another use, `age` ticks after the last one.
     #[inline]
     pub(super) fn again(self, age: u32) -> Self {
         let last = u32::from(eighths(age)).min(u32::from(NO_GAP) - 1);
@@ -85,8 +86,8 @@ impl History {
     }
 }
 
-/// Bit in the public number of a class whose gaps are measured in capacities of admitted blocks, not in
-/// seconds.
+/// A bit in the number of a class that explanations show. It is set for a class whose gaps are measured
+/// in capacities of admitted blocks, not in seconds.
 const COUNTED: u16 = 1 << 15;
 
 /// Returns the number of a class that explanations show. `timed` is true if its gaps are measured in
@@ -110,7 +111,7 @@ pub(super) fn describe(class: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "26 min or more",
         ]
     } else {
-        // These gaps are in capacities of admitted blocks.
+        // These ranges of gaps are in capacities (the pool's number of blocks) of admitted blocks.
         [
             "less than 0.4 capacities",
             "less than 1.5 capacities",
@@ -148,9 +149,9 @@ pub(super) fn share(length: u32, known: u32) -> u16 {
 /// The smallest code of a signal (how a request ended). A block in use stores such a code in the place
 /// of its class, so codes are larger than all classes.
 const FIRST_SIGNAL: u16 = 1 << 15;
-/// The code that means: no signal was given.
+/// The code for a request that ended without a signal.
 pub(super) const NO_SIGNAL: u16 = FIRST_SIGNAL;
-/// The value that is neither a class nor a signal.
+/// A value that stands for no class and for no signal.
 pub(super) const NO_CLASS: u16 = u16::MAX;
 
 /// Returns the code of a signal, which is stored with a block in use.

@@ -11,8 +11,8 @@
 use super::age;
 use kvpool::CacheTime;
 
-/// The caller's time must change before this number, times the pool's number of blocks, of blocks are
-/// admitted.
+/// The clock ignores the caller's time if it does not change while this number of capacities is
+/// admitted. A capacity is the pool's number of blocks.
 const MAX_STILL: u64 = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +30,8 @@ enum Source {
 pub(super) struct Clock {
     now: u32,
     source: Source,
-    /// The number of blocks that were admitted since the last tick. With the caller's clock: since the
-    /// caller's time changed.
+    /// The number of blocks that were admitted since the last tick (unit of time). With the caller's
+    /// clock: since the caller's time changed.
     admitted: u64,
 }
 
@@ -50,7 +50,8 @@ impl Clock {
         matches!(self.source, Source::Caller(_))
     }
 
-    /// Converts ticks to the unit that explanations show: seconds, or capacities of admitted blocks.
+    /// Converts ticks to the unit that explanations show: seconds, or admitted blocks divided by the
+    /// pool's number of blocks.
     pub(super) fn kept(self, ticks: f64) -> CacheTime {
         if self.uses_callers_clock() {
             CacheTime::Seconds((ticks / f64::from(age::SECOND)) as f32)

@@ -28,8 +28,9 @@ pub(super) struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Returns the end of `class` (its oldest or its newest block) with the lower worth, and its rank.
-    /// Of two blocks with equal worth, the older one has the lower rank.
+    /// Returns the end of `class` (its oldest or its newest block) with the lower worth (expected hits
+    /// per tick), and its rank in the order of eviction. Of two blocks with equal worth, the older one
+    /// has the lower rank.
     #[inline]
     pub(super) fn least(&mut self, class: u16) -> Option<(u64, Run)> {
         let stamp = |block: BlockId| Some(self.lists.members.get(block)?.stamp);

@@ -28,12 +28,14 @@ use crate::slots::mixed;
 use kvpool::parts::try_reserve;
 use kvpool::{Content, PoolError};
 
-/// One block of a chain in this number has a ghost: each block whose depth is a multiple of it.
+/// One block of a chain in this number has a ghost (a record of its eviction): each block whose depth
+/// is a multiple of it.
 pub(super) const EVERY: u32 = 4;
-/// The number of ghosts that are collected before they are stored.
+/// The number of ghosts (records of evictions) that are collected before they are stored together.
 const BATCH: usize = 16;
 const WAYS: usize = 8;
-/// The number of ghosts per block of the pool, as a fraction.
+/// The number of ghosts (records of evictions) for each block of the pool, as numerator and
+/// denominator.
 const SHARE: (usize, usize) = (7, 8);
 /// A threshold (the number of ghosts in a pool of 64 k blocks) and a largest factor. A pool with fewer
 /// ghosts than the threshold gets the geometric mean of its own number and the threshold, but at most
@@ -57,17 +59,18 @@ pub(super) struct Ghost {
 }
 
 const GAP: u16 = u16::MAX;
-/// The slot with the highest rank gets a new ghost. An occupied slot has the age of its ghost as its
-/// rank, and an empty slot this rank, which is higher than all ages.
+/// The slot with the highest rank gets a new ghost (record of an eviction). An occupied slot has the
+/// age of its ghost as its rank, and an empty slot this rank, which is higher than all ages.
 const FREE: u64 = 1 << 32;
 const SAME: u64 = 1 << 33;
 const NO_GHOST: Ghost = Ghost { mark: 0, what: GAP, stamp: 0 };
-/// The number of bits that a class takes in a ghost.
+/// The number of bits that the class of a block takes in a ghost (record of an eviction).
 const CLASS: u32 = 10;
 const NEIGHBOUR: u32 = 2;
 const _: () = assert!(CLASSES < (1 << CLASS) && CLASS + (EVERY - 1) * NEIGHBOUR <= 16);
 
-/// Returns the mark of a neighbour in a ghost, 1 to 3. A mark of 0 means no neighbour.
+/// Returns the mark (two bits of the key) that stands for a neighbour in a ghost: 1 to 3. A mark of 0
+/// means no neighbour.
 const fn small_mark(key: u64) -> u16 {
     (key % 3) as u16 + 1
 }
@@ -81,8 +84,8 @@ impl Ghost {
     /// `neighbour`.
     pub(super) const fn represents(self, depth: u32, neighbour: Content) -> bool {
         if neighbour.depth < depth {
-            // In stream form, the deeper block of a chain is used first. Its use implies a use of this
-            // block.
+            // If a caller uses blocks one at a time (stream form), the deeper block of a chain is used
+            // first. Its use implies a use of this block.
             return depth - neighbour.depth < EVERY;
         }
         let behind = neighbour.depth - depth;
@@ -91,31 +94,33 @@ impl Ghost {
     }
 }
 
-/// A ghost that is collected, but not stored yet: its key, its class with marks, and the time of its
-/// last use.
+/// A ghost (record of an eviction) that is collected, but not stored yet: its key, its class with
+/// marks, and the time of its last use.
 type Waiting = (u64, u16, u32);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
     ghosts: Vec<[Ghost; WAYS]>,
-    /// The ghosts that are collected, but not stored yet. Only the first `num_waiting` entries are
-    /// valid.
+    /// The ghosts (records of evictions) that are collected, but not stored yet. Only the first
+    /// `num_waiting` entries are valid.
     waiting: [Waiting; BATCH],
     num_waiting: usize,
-    /// The depth of the last evicted content, and its mark with the marks of the blocks after it. Used
-    /// only if that content gets no ghost of its own.
+    /// The depth of the latest evicted content, and its mark with the marks of the blocks after it. The
+    /// field is used only if that content gets no record of its own.
     neighbours: (u32, u16),
 }
 
 impl Memory {
-    /// Returns the bucket for the ghost of a key, and the mark of the key.
+    /// Returns the bucket that may contain the ghost of a key, and the mark (16 bits of the key) that
+    /// the ghost has.
     fn place(&self, key: u64) -> (usize, u16) {
         let mixed = mixed(key);
         let bucket = ((mixed >> 32) * self.ghosts.len() as u64) >> 32;
         (bucket as usize, mixed as u16)
     }
 
-    /// Loads the cache lines for the ghosts of `contents` in advance.
+    /// Loads the cache lines that may contain the ghosts of `contents` into the processor's cache in
+    /// advance.
     #[inline]
     pub(super) fn prefetch(&self, contents: impl Iterator<Item = Content>) {
         let remembered = contents.filter(|content| content.depth.is_multiple_of(EVERY));
@@ -128,7 +133,8 @@ impl Memory {
         std::hint::black_box(keys.fold(0, |read, key| read ^ line(key)));
     }
 
-    /// Removes and returns the ghost of `key`. The caller first has to call [`Self::settle`].
+    /// Removes and returns the ghost (record of the eviction) of `key`. The caller first has to call
+    /// [`Self::settle`].
     pub(super) fn take(&mut self, key: u64) -> Option<Ghost> {
         let (bucket, mark) = self.place(key);
         let found =
@@ -154,7 +160,8 @@ impl Memory {
         self.num_waiting == BATCH
     }
 
-    /// Stores the collected ghosts. Calls `lost` with each older ghost that was replaced.
+    /// Stores the collected ghosts (records of evictions). Calls `lost` with each older ghost that was
+    /// replaced.
     pub(super) fn settle(&mut self, now: u32, mut lost: impl FnMut(Ghost)) {
         let (waiting, count) = (self.waiting, std::mem::take(&mut self.num_waiting));
         let waiting = &waiting[..count];
@@ -187,7 +194,8 @@ impl Memory {
         self.ghosts.len() * WAYS
     }
 
-    /// Returns the ghosts in every `step`th slot. The first slot depends on `turn`.
+    /// Returns the ghosts (records of evictions) in every `step`th slot. `turn` is the number of the
+    /// sample, and determines the first slot.
     pub(super) fn sample(&self, turn: usize, step: usize) -> impl Iterator<Item = Ghost> {
         let places = (turn % step..self.len()).step_by(step);
         places.map(|place| self.ghosts[place / WAYS][place % WAYS]).filter(|ghost| ghost.what != GAP)
@@ -205,7 +213,7 @@ impl Memory {
         more.div_ceil(WAYS).max(1)
     }
 
-    /// Allocates memory for a pool of `capacity` blocks. The content does not change.
+    /// Allocates memory for a pool of `capacity` blocks. The stored ghosts do not change.
     pub(super) fn reserve(&mut self, capacity: usize) -> Result<(), PoolError> {
         try_reserve(&mut self.ghosts, Self::buckets_for(capacity))
     }

@@ -70,15 +70,15 @@ use states::{Entry, State, States, UNKNOWN};
 use table::Table;
 use tails::{Run, Tails};
 
-/// Worths are learned again after the larger of two numbers of releases: `LEARN`, and the pool's number
-/// of blocks divided by `LEARN_PER_CAPACITY`.
+/// Worths are computed again from new counts after `LEARN` releases, or after the pool's number of
+/// blocks divided by `LEARN_PER_CAPACITY` if that is more.
 const LEARN: u64 = 4096;
 const LEARN_PER_CAPACITY: u64 = 8;
-/// About this number of blocks, and this number of ghosts, are sampled each time that worths are
-/// learned.
+/// About this number of idle blocks, and of ghosts (records of evicted blocks), are sampled each time
+/// that worths are computed again.
 const SAMPLE: usize = 1024;
-/// The counts are halved after this number, times the pool's number of blocks, of releases, but within
-/// `HALF_LIFE_LIMITS` (in releases).
+/// The counts are halved after a number of releases: this number times the pool's number of blocks, but
+/// within `HALF_LIFE_LIMITS`.
 const HALF_LIFE: u64 = 64;
 const HALF_LIFE_LIMITS: (u64, u64) = (1 << 17, 1 << 26);
 
@@ -92,17 +92,17 @@ const fn sample_step(len: usize) -> usize {
 
 const NO_VICTIM: (BlockId, u16, u32) = (NULL_BLOCK, 0, 0);
 
-/// The states of a block before and after a call. Most blocks of a request have the same state, so the
-/// result for one block is reused for the next.
+/// The states of a block before and after a hit or a release. Most blocks of a request have the same
+/// state, so the result for one block is reused for the next.
 #[derive(Clone, Copy, Debug)]
 struct CachedStep {
     before: State,
     after: State,
-    /// For a hit: the bin of the age that the block had.
+    /// For a hit: the range of ages (bin) that contains the age of the block.
     bin: usize,
 }
 
-/// A value that matches no block.
+/// A pair of states that belongs to no block, so the first comparison fails.
 const NO_CACHED_STEP: CachedStep =
     CachedStep { before: State { class: class::NO_CLASS, ..UNKNOWN }, after: UNKNOWN, bin: 0 };
 
@@ -124,22 +124,23 @@ pub struct Hazard {
     table: Table,
     tails: Tails,
     memory: Memory,
-    /// The time at which `tails` computed the ranks of classes.
+    /// The time for which the field `tails` has computed the ranks of the classes (the worths of the
+    /// blocks that each class would evict).
     ranked: u32,
     /// The share feature of the request whose blocks are now released: the range of the part of its
     /// prompt that was cached before.
     share: u16,
-    /// The last victim, its class and its age, until the next admission. Explanations show them.
+    /// The latest victim, its class and its age, until the next admission. Explanations show them.
     gone: (BlockId, u16, u32),
-    /// The depth and the ghost of the last content for which a ghost was looked up. `None` if it had no
-    /// ghost.
+    /// The depth and the ghost (record of its eviction) of the last content for which a ghost was
+    /// looked up. `None` if it had none.
     found: Option<(u32, Ghost)>,
-    /// The states of the last block that was hit.
+    /// The states before and after the hit of the block that was hit last.
     hit: CachedStep,
     returned: CachedStep,
     released: u64,
     learned: u64,
-    /// The number of releases at which worths are learned next.
+    /// The number of releases after which worths are next computed again.
     learns: u64,
     decayed: u64,
 }
@@ -188,7 +189,7 @@ impl Hazard {
     }
 
     /// Restarts the learning, because the meaning of a tick has changed: removes all counts and all
-    /// ghosts.
+    /// records of evicted blocks.
     fn restart(&mut self) {
         self.table.clear();
         self.memory.clear();
@@ -198,8 +199,8 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Removes `block` from the list of its class. Most blocks are on no list. Returns whether it was
-    /// on one.
+    /// Removes `block` from the list of its class. A quick check comes first, because most blocks are
+    /// on no list. Returns whether it was on one.
     #[inline]
     fn unlist(&mut self, block: BlockId) -> bool {
         self.lists.list_of(block).is_some() && self.take_off(block)
@@ -227,8 +228,8 @@ impl Hazard {
         });
     }
 
-    /// Returns the ghost of a content, or the ghost that represents it because it is a neighbour in the
-    /// chain. A reuse is counted for the ghost of the content itself.
+    /// Returns the ghost of a content (the record of its eviction), or the ghost that represents it
+    /// because it is a neighbour in the chain. A reuse is counted for the ghost of the content itself.
     fn remembered(&mut self, content: Content) -> Option<Ghost> {
         if !content.depth.is_multiple_of(EVERY) {
             let holds = |&(depth, ghost): &(u32, Ghost)| ghost.represents(depth, content);
@@ -242,7 +243,8 @@ impl Hazard {
         ghost
     }
 
-    /// Counts the idle blocks and the ghosts in a sample, and computes new worths from all counts.
+    /// Counts the idle blocks and the ghosts in a sample, and computes new worths (expected hits per
+    /// tick) from all counts.
     fn learn(&mut self) {
         self.table.begin_sample();
         let turn = (self.released / LEARN) as usize;
@@ -262,8 +264,9 @@ impl Hazard {
         self.tails.change_all();
     }
 
-    /// Removes and returns the next block of the class of the last victim, at the same end, if it has
-    /// the same stamp. If nothing else has changed, this block has the lowest rank.
+    /// Removes and returns the next block of the class of the latest victim, at the same end of the list,
+    /// if both were last released at the same time. If nothing else has changed, this block has the
+    /// lowest rank.
     #[inline]
     fn pop_same_run(&mut self) -> Option<BlockId> {
         let Run { class, stamp, oldest } = self.tails.run()?;
@@ -291,7 +294,8 @@ impl Hazard {
         Some(victim)
     }
 
-    /// Returns the state of an idle block after a hit, and stores the bin of its age in `self.hit`.
+    /// Returns the state of an idle block after a hit, and stores the bin (range of ages) of its age in
+    /// `self.hit`.
     #[inline]
     fn hit_of(&mut self, before: State) -> State {
         let stamp = self.clock.now();
@@ -314,7 +318,8 @@ impl Hazard {
         self.returned.after
     }
 
-    /// Counts released blocks. If enough blocks were released since the last time, computes new worths.
+    /// Counts released blocks. If enough blocks were released since the last time, computes new worths
+    /// (expected hits per tick) for all classes.
     #[inline]
     fn count_released(&mut self, blocks: u64) {
         self.released += blocks;
@@ -323,12 +328,13 @@ impl Hazard {
         }
     }
 
-    /// Computes the number of releases at which worths are learned next.
+    /// Sets the number of releases after which worths are next computed again.
     fn set_learns(&mut self) {
         self.learns = self.learned + (self.capacity() as u64 / LEARN_PER_CAPACITY).max(LEARN);
     }
 
-    /// Computes new worths. If a half-life has passed, halves the counts first.
+    /// Computes new worths (expected hits per tick) for all classes. If a half-life has passed, halves
+    /// the counts first.
     #[cold]
     fn tick(&mut self) {
         self.settle();
@@ -504,8 +510,9 @@ impl Policy for Hazard {
         {
             let class = class::learned(state.class);
             self.lists.push_front(class.into(), block);
-            // The last victim was a child of this block, with the same class and stamp. So the block
-            // that is put back now has no higher rank, and the class still has the lowest rank.
+            // The latest victim was a child of this block, with the same class and the same time of last
+            // release. So the block that is put back now has no higher rank, and the class still has
+            // the lowest rank.
             let alike = self.tails.run().filter(|run| (run.class, run.stamp) == (class, state.stamp));
             let next = if alike.is_some_and(|run| !run.oldest) { self.least(class) } else { alike };
             match next {

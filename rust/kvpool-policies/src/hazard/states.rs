@@ -12,10 +12,10 @@ use crate::block_lists::Members;
 use kvpool::parts::{Link, Links, try_reserve};
 use kvpool::{BlockId, PoolError};
 
-/// The data that the policy stores of a block, apart from its links.
+/// The data that the policy stores for each block, apart from its links.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// The time of the last release, in ticks. For a block in use, the time of the last use.
+    /// The time of the block's last release, in ticks. For a block in use, the time of the last use.
     pub(super) stamp: u32,
     /// The class of an idle block. For a block in use, the code of the signal of the request that will
     /// release it.
@@ -48,7 +48,7 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// For each block, its state and its links.
+/// The state and the links of each block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct States(Vec<Entry>);
 

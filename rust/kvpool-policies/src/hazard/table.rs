@@ -34,29 +34,29 @@ use super::class::{CLASSES, FAMILIES, family};
 use kvpool::PoolError;
 use kvpool::parts::try_reserve;
 
-/// The amount by which one block raises a count.
+/// The amount by which one block raises a count: counts are in sixteenths of a block.
 const ONE: u32 = 16;
-/// Weight of the prior hazards: those of all classes for each family, and those of a family for each of
-/// its classes. The weight equals a hundred blocks.
+/// Weight of the prior hazards (rates of reuse): those of all classes for each family, and those of a
+/// family for each of its classes. The weight equals a hundred blocks.
 const PRIOR: u64 = 100 * ONE as u64;
-/// The hazard of all classes before anything is learned, and its weight as a prior.
+/// The hazard (rate of reuse) of all classes before anything is learned, and its weight as a prior.
 const START: (Bins<u32>, u64) = ([(1 << HAZARD) / 100; BINS], 200);
-/// The number of fractional bits of a hazard, and (`CERTAIN`) of a probability.
+/// The number of fractional bits of a hazard (rate of reuse). `CERTAIN` is that of a probability.
 const HAZARD: u32 = 24;
 const CERTAIN: u32 = 30;
 /// The binary logarithm of the number by which times are divided, so that products fit into 64 bits:
 /// 2^30 x 2^21 ticks / 2^18.
 const SHORTER: u32 = 18;
 
-/// For the choice of a victim, the worth of the newest block of a class is raised by one part in this
-/// number. So few observations do not reverse the order of a class.
+/// For the choice of a victim, the worth (expected hits per tick) of the newest block of a class is
+/// raised by one part in this number. So few observations do not reverse the order of a class.
 const NEWER: u32 = 4;
 
 /// The latest sample of waiting blocks has a weight of one part in this number, except for the first
 /// samples. A single sample has few blocks of most classes and ages.
 const LATEST: u32 = 8;
 
-/// The unit of worths: this value means one hit per tick.
+/// The unit of a block's worth: this value means one expected hit per tick.
 pub(super) const WORTH: f64 = (1_u64 << 32) as f64;
 
 type Bins<T> = [T; BINS];
@@ -70,17 +70,17 @@ struct Counts {
 
 const NONE: Counts = Counts { events: [0; BINS], lost: [0; BINS], waiting: [0; BINS] };
 
-/// The worth of a block of a class, by bin of ages.
+/// The worth (expected hits per tick) of a block of a class, for each bin (range of ages).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Worths {
     worths: Bins<u32>,
-    /// One bit per bin. It is set if a younger block may be worth less, by more than one part in
-    /// [`NEWER`].
+    /// One bit per bin (range of ages). It is set if a younger block may be worth less, by more than
+    /// one part in [`NEWER`].
     rises: u32,
 }
 
 impl Counts {
-    /// Whether all counts are 0.
+    /// Returns whether all counts of the class are 0.
     fn is_none(&self) -> bool {
         let counts = self.events.iter().chain(&self.lost).chain(&self.waiting);
         counts.fold(0, |all, count| all | count) == 0
@@ -101,11 +101,12 @@ pub(super) struct Table {
     /// The number of samples of waiting blocks, at most [`LATEST`].
     samples: u32,
     hazards: Vec<Bins<u32>>,
-    /// One bit per family, which is set if more than one of its classes has counts.
+    /// One bit per family (classes that differ only in the output and the finish of the request), which
+    /// is set if more than one of its classes has counts.
     divided: u64,
-    /// The worths of each class. They are not valid if the class is `stale`.
+    /// The worths (expected hits per tick) of each class. They are not valid if the class is `stale`.
     worths: Vec<Worths>,
-    /// One bit per class. It is set if its worths have to be computed from new hazards.
+    /// One bit per class. It is set if the worths of the class have to be computed again.
     stale: Classes,
 }
 
@@ -134,7 +135,7 @@ impl Table {
         &mut self.counts[class]
     }
 
-    /// Iterates over the classes that may have counts.
+    /// Iterates over the classes that may have counts above 0.
     fn seen(&self) -> impl Iterator<Item = usize> + use<> {
         self.seen.into_iter().enumerate().flat_map(|(at, mut bits)| {
             std::iter::from_fn(move || {
@@ -145,14 +146,15 @@ impl Table {
         })
     }
 
-    /// Counts `blocks` blocks of a class that were used again at an age in this bin.
+    /// Counts `blocks` blocks of a class that were used again at an age in this bin (range of ages).
     #[inline]
     pub(super) fn event(&mut self, class: u16, bin: usize, blocks: u32) {
         let count = &mut self.see(class).events[bin];
         *count = count.saturating_add(ONE * blocks);
     }
 
-    /// Counts `blocks` blocks of a class whose ghosts were replaced at an age in this bin.
+    /// Counts `blocks` blocks of a class whose ghosts (records of eviction) were replaced at an age in
+    /// this bin.
     pub(super) fn lose(&mut self, class: u16, bin: usize, blocks: u32) {
         let count = &mut self.see(class).lost[bin];
         *count = count.saturating_add(ONE * blocks);
@@ -174,7 +176,7 @@ impl Table {
         self.samples.next_power_of_two()
     }
 
-    /// Adds `blocks` blocks of a class to the sample. Their age is in this bin.
+    /// Adds `blocks` blocks of a class to the sample. Their age is in this bin (range of ages).
     pub(super) fn wait(&mut self, class: u16, bin: usize, blocks: u32) {
         let one = ONE / self.latest();
         let count = &mut self.see(class).waiting[bin];
@@ -193,7 +195,8 @@ impl Table {
         self.stale[class / 64] >> (class % 64) & 1 != 0
     }
 
-    /// Returns the worths of the blocks of a class. Computes them if they are not valid.
+    /// Returns the worths (expected hits per tick) of the blocks of a class. Computes them if they are
+    /// not valid.
     #[inline]
     pub(super) fn worths(&mut self, class: u16) -> &Worths {
         let class = usize::from(class);
@@ -213,14 +216,16 @@ impl Table {
     #[cold]
     fn worked_out(&self, class: usize) -> Worths {
         let hazards = &self.hazards[family(class)];
-        // If no other class of the family has counts, the class has the hazards of the family.
+        // If no other class of the family has counts, the hazards (rates of reuse) of the class are
+        // those of the family.
         if self.divided >> family(class) & 1 == 0 {
             return Worths::of(hazards);
         }
         Worths::of(&self.counts[class].counted().hazards(hazards, PRIOR))
     }
 
-    /// Computes new hazards from the counts. The worths of all classes have to be computed again.
+    /// Computes new hazards (rates of reuse) from the counts. The worths of all classes have to be
+    /// computed again.
     pub(super) fn learn(&mut self) {
         let mut families = [Counted::default(); FAMILIES];
         let mut found = 0;
@@ -253,7 +258,7 @@ impl Table {
     }
 }
 
-/// Sums of the counts of several classes, by bin of ages.
+/// Sums of the counts of several classes, for each bin (range of ages).
 #[derive(Clone, Copy, Debug, Default)]
 struct Counted {
     events: Bins<u64>,
@@ -276,8 +281,8 @@ impl Counted {
         }
     }
 
-    /// Returns the hazard in each bin that follows from these counts. `more` additional blocks have the
-    /// hazards `prior`.
+    /// Returns the hazard (rate of reuse) in each bin (range of ages) that follows from these counts.
+    /// `more` additional blocks have the hazards `prior`.
     fn hazards(&self, prior: &Bins<u32>, more: u64) -> Bins<u32> {
         let (mut hazards, mut behind) = ([0; BINS], 0);
         for bin in (0..BINS).rev() {
@@ -302,7 +307,8 @@ fn hazard(events: u64, exposure: u64) -> u32 {
 }
 
 impl Worths {
-    /// Computes the worth of a block in each bin from the hazards of its class.
+    /// Computes the worth (expected hits per tick) of a block in each bin of ages, from the hazards
+    /// (rates of reuse) of its class.
     fn of(hazards: &Bins<u32>) -> Self {
         let (mut comes, mut held) = ([0_u64; BINS], [0_u64; BINS]);
         let mut lives = 1_u64 << CERTAIN;
@@ -319,7 +325,8 @@ impl Worths {
             let (mut hits, mut time) = (comes[bin], held[bin]);
             while count > 0 {
                 let (more, longer) = stretches[count - 1];
-                // This compares hits per tick without a division. The factors are below 2^30 and 2^34.
+                // The products compare two rates of hits per tick without a division. The factors are
+                // below 2^30 and 2^34.
                 if more * time <= hits * longer {
                     break;
                 }
@@ -354,12 +361,14 @@ impl Worths {
     /// Whether a block younger than `age` may be worth less, by more than one part in [`NEWER`].
     #[inline]
     pub(super) fn may_rise(&self, age: u32) -> bool {
-        // Between the starts of two bins, a worth is at most the larger of their worths.
+        // At an age between the starts of two bins, the worth is at most the larger of the worths at
+        // these starts.
         self.rises >> bin(age) & 3 != 0
     }
 }
 
-/// Returns the raised worth of the newest block of a class, whose own worth is `worth`.
+/// Returns the worth with which the newest block of a class is compared: its own worth, raised by one
+/// part in [`NEWER`].
 #[inline]
 pub(super) const fn newer(worth: u32) -> u32 {
     worth.saturating_add(worth / NEWER)
@@ -379,7 +388,7 @@ mod tests {
         let mut table = Table::new().unwrap();
         let first = table.worths(0).worths;
         assert!((0..CLASSES as u16).all(|class| table.worths(class).worths == first));
-        // The comparison tolerates rounding errors.
+        // The factor 1/64 allows for rounding errors.
         assert!(first.windows(2).all(|two| two[0] + two[0] / 64 >= two[1]), "{first:?}");
     }
 

@@ -1,12 +1,12 @@
 //! `Tails`: finds the class whose block is evicted next.
 //!
 //! The rank of a class is the rank of the block that it would evict. This type stores the rank of each
-//! class, and the lowest rank of each group of 32 classes. If only the class of the last victim has
+//! class, and the lowest rank of each group of 32 classes. If only the class of the latest victim has
 //! changed, its new rank is compared with the lowest rank of all other classes. If nothing has changed
 //! except that this victim was evicted, the next block at the same end of its class is considered
 //! first. If it has the same stamp, it is evicted without any comparison.
 //!
-//! Costs: [`Tails::next`] makes one comparison if only the class of the last victim has changed.
+//! Costs: [`Tails::next`] makes one comparison if only the class of the latest victim has changed.
 //! Otherwise it makes 32 per group with a changed class, plus 64 and one per group. 8 bytes per class.
 
 use super::class::CLASSES;
@@ -17,8 +17,8 @@ const _: () = assert!(GROUPS <= 32, "one bit per group");
 
 const EMPTY: u64 = u64::MAX;
 
-/// The blocks at one end of a class that have the same stamp. After the first of them, the others are
-/// evicted without a comparison.
+/// The blocks at one end of a class that have the same stamp (time of last release). After the first of
+/// them, the others are evicted without a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) class: u16,
@@ -31,18 +31,19 @@ pub(super) struct Run {
 pub(super) struct Tails {
     ranks: Box<[[u64; GROUP]; GROUPS]>,
     lowest: [u64; GROUPS],
-    /// One bit per class, which is set if the class has a stored rank.
+    /// One bit per class, which is set if the rank of the class (that of its next victim) is stored.
     ranked: [u32; GROUPS],
     /// One bit per class. It is set if blocks of the class have changed, so that its rank may have
     /// changed.
     changed: [u32; GROUPS],
-    /// One bit per group, which is set if one of its classes has changed.
+    /// One bit per group of 32 classes, which is set if blocks of one of its classes have changed.
     groups: u32,
-    /// The class that had the lowest rank at the last eviction.
+    /// The class that had the lowest rank at the latest eviction.
     first: usize,
-    /// The lowest rank of all other classes, not counting those that have changed.
+    /// The lowest rank among all other classes whose blocks have not changed.
     second: u64,
-    /// The blocks to which the last victim belonged. `None` if anything but its eviction has changed.
+    /// The blocks with equal class, end and stamp to which the latest victim belonged. `None` if anything
+    /// but its eviction has changed.
     run: Option<Run>,
 }
 
@@ -77,7 +78,7 @@ impl Tails {
         self.run = None;
     }
 
-    /// Records that one of these blocks was evicted.
+    /// Records that the victim was one of these blocks.
     #[inline]
     pub(super) const fn record_eviction(&mut self, run: Run) {
         self.change(run.class);
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     /// Compares the result with a search over all classes. Each turn changes one class (mostly that of
-    /// the last victim), or all classes.
+    /// the latest victim), or all classes.
     #[test]
     fn the_lowest_rank_is_found_in_any_group() {
         let mut tails = Tails::new();

@@ -94,7 +94,7 @@ impl Deadlines {
         self.places.fill(OUT);
     }
 
-    /// Records the position of the block at this position of the heap.
+    /// Records, for the block that is at this position of the heap, that it is there.
     fn note(&mut self, place: usize) {
         let block = self.heap[place].1;
         if let Some(slot) = self.places.get_mut(block as usize) {

@@ -50,8 +50,8 @@ struct Entry {
     rank: u8,
     tenant: u8,
     then: Then,
-    /// Whether the block's time to live has ended, and the block was neither used nor given another
-    /// retention since then.
+    /// Whether the block's time to live has ended, and since then the block was not used and got no
+    /// other retention.
     expired: bool,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Ranks<P> {
     pin_budget: usize,
     /// The number of blocks of each rank, including blocks in use.
     counts: [u32; NUM_RANKS],
-    /// The latest time that the caller passed.
+    /// The latest time that the caller passed, in seconds.
     pub(super) now: Option<f64>,
     expired: u64,
     /// The cause that is reported for the block that was removed last.
@@ -298,8 +298,8 @@ impl<P: Policy> Ranks<P> {
         Some(next)
     }
 
-    /// Removes and returns the next block by priority, and by the policy for normal priority. Blocks
-    /// whose tenant is not above its floor are set aside.
+    /// Removes and returns the next victim among the blocks with a priority. For normal priority, the
+    /// policy decides. Blocks whose tenant is not above its floor are set aside.
     fn pop_ranked(&mut self, idle: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         loop {
             let next = self

@@ -18,7 +18,7 @@ pub(super) const NO_TENANT: u8 = u8::MAX;
 
 #[derive(Clone, Debug)]
 pub(super) struct Tenants {
-    /// The limits, sorted by tenant.
+    /// The limits of tenants, sorted by tenant.
     limits: Vec<TenantLimits>,
     counts: Vec<usize>,
     /// The idle blocks of each tenant, least recently released first. Pinned blocks are not included.
@@ -26,7 +26,7 @@ pub(super) struct Tenants {
     /// The blocks of each tenant that are set aside: they would have been evicted, but the tenant is
     /// not above its floor.
     pub(super) sheltered: BlockLists,
-    /// The number of tenants above their ceiling.
+    /// The number of tenants that have more blocks than their ceiling.
     num_above: usize,
 }
 
@@ -68,7 +68,7 @@ impl Tenants {
         self.limits[at].ceiling.is_some_and(|ceiling| count > ceiling)
     }
 
-    /// Changes the number of blocks of `tenant`.
+    /// Changes the number of blocks that `tenant` has.
     fn set_count(&mut self, tenant: u8, change: impl Fn(usize) -> usize) {
         let at = usize::from(tenant);
         let Some(&before) = self.counts.get(at) else { return };
@@ -89,7 +89,7 @@ impl Tenants {
     }
 
     /// Returns a block of `tenant` that was set aside and no longer has to be, because the tenant is
-    /// above its floor. Called after the tenant has gained a block, or has lost an idle one.
+    /// above its floor. This is called after the tenant has gained a block, or has lost an idle one.
     pub(super) fn spare_another(&mut self, tenant: u8) -> Option<BlockId> {
         if self.is_under_floor(tenant) { None } else { self.sheltered.pop_front(usize::from(tenant)) }
     }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use crate::{id, random};
 
 /// A model of the order of blocks: recency, with a bonus for frequency. A number stands for a block, or
-/// for an entry of a shadow.
+/// for an entry of a simulated cache (shadow).
 #[derive(Debug, Default)]
 struct OrderModel {
     mode: usize,
@@ -92,8 +92,8 @@ impl OrderModel {
     }
 
     fn grow(&mut self, capacity: u64) {
-        // The model forgets evictions that are too old before the memory grows, because growing does
-        // not restore them.
+        // Before the memory of evictions grows, the model forgets those that are too old, because
+        // growing does not restore them.
         let (evictions, most) = (self.evictions, 2 * self.capacity);
         self.ghosts.retain(|_, (at, _)| evictions - *at <= most);
         self.capacity = capacity;
@@ -119,7 +119,7 @@ struct Model {
     all: i128,
     gains: [[i128; 6]; 2],
     squares: [[[i128; 6]; 6]; 2],
-    /// For each mode, whether it was ever active.
+    /// For each mode, whether the policy ever chose it.
     taken: [bool; 6],
 }
 
@@ -433,8 +433,8 @@ fn equals_its_model_in_larger_pools() {
     assert!(seen.iter().filter(|&&seen| seen).count() > 3, "{seen:?}");
 }
 
-/// A release with more blocks than a shadow has entries is served in parts, so the memory for blocks
-/// that wait never grows.
+/// If more blocks are released at once than a simulated cache has entries, they are served in parts. So
+/// the memory for blocks that wait never grows.
 #[test]
 fn a_release_may_be_longer_than_a_shadow() {
     let mut policy = Adaptive::new(5).unwrap();
@@ -676,8 +676,8 @@ fn growing_keeps_contents_uses_and_mode() {
     assert_eq!(kept, expected);
 }
 
-/// Returns the index of the first chunk of references after which `mode` is active. Each chunk is its
-/// number of references, and the hits of each mode.
+/// Returns the index of the first chunk of references after which `mode` is active. For each chunk, the
+/// argument contains the number of references, and the hits of each mode.
 fn first_in(mode: usize, chunks: impl IntoIterator<Item = (u64, [u64; 6])>) -> Option<usize> {
     let mut choice = Choice::default();
     chunks.into_iter().position(|(references, hits)| choice.record(references, &hits) == mode)
@@ -699,9 +699,9 @@ fn references_that_all_modes_hit_change_no_mode() {
     }
 }
 
-/// Mode 0 has an edge of 10 hits in 10,000 references, and another mode needs a quarter more than that
-/// to become active. A lead of 1 counts 1.25 at first, because the long sums include it too. It counts
-/// more when the sums contain more chunks.
+/// Mode 0 gets a bonus of 10 hits in 10,000 references, and another mode must lead by a quarter more
+/// than that to become active. A lead of 1 counts 1.25 at first, because the long sums include it too.
+/// It counts more when the sums contain more chunks.
 #[test]
 fn a_gain_below_the_edge_is_not_followed() {
     assert_eq!(first_in(1, vec![(10_000, over_lru(1, 5)); 200]), None);
@@ -750,7 +750,7 @@ fn pairs_are_compared_with_each_other() {
 }
 
 /// The shorter the time for which a mode was the best, the earlier it is replaced after it became worse
-/// than LRU. 64 chunks are one capacity of references.
+/// than LRU. 64 chunks have as many references as the pool has blocks.
 #[test]
 fn a_mode_that_turns_wrong_is_left() {
     let chunks_back = |right: usize| {

@@ -89,8 +89,8 @@ proptest! {
                     chain);
             }
         }
-        // The victims are put back and evicted again. The order is the same: the ends of chains are
-        // evicted first.
+        // The test puts all victims back and evicts them again. The order is the same: the ends of
+        // chains are evicted first.
         let held = cache.blocks.len();
         let victims: Vec<_> = std::iter::from_fn(|| cache.order.pop()).collect();
         prop_assert_eq!(victims.len(), held);

@@ -80,8 +80,8 @@ fn counts_survive_pop_and_unpop() {
         lived_in(&mut *policy);
         lived_in(&mut *untouched);
         let victims: Vec<_> = std::iter::from_fn(|| policy.pop()).collect();
-        // The victims are put back from the last to the first, each as the next victim. So the order is
-        // the same as before.
+        // The test puts the victims back from the last to the first, each as the next victim. So the
+        // order is the same as before.
         victims.iter().rev().for_each(|&victim| policy.unpop(victim));
         let mut restored = drain(&mut *policy);
         let mut expected = drain(&mut *untouched);
@@ -129,7 +129,7 @@ fn a_forgotten_block_never_comes_back_and_leaves_no_ghost() {
         forgot.check_invariants().unwrap();
         forgot.unpop(id(5)); // the caller puts the block back by mistake
         forgot.forget(id(5));
-        // The removed block gets its old content again. The policy treats the content as new.
+        // The test gives the removed block its old content again. The policy treats the content as new.
         for policy in [&mut *forgot, &mut *never] {
             add(policy, 5, 50);
             add(policy, 6, 60);

@@ -15,7 +15,7 @@ use crate::id;
 struct Workload {
     seed: u64,
     blocks: u32,
-    /// Number of chains that are requested.
+    /// Number of chains (prompts) that the calls request.
     chains: u64,
     length: u32,
     /// Seconds between two requests. 0 means a clock that does not advance, and `None` means that the
@@ -255,7 +255,8 @@ proptest! {
     }
 }
 
-/// The policy halves its counts after 131,072 releases. The random workloads have fewer.
+/// The policy halves its counts after 131,072 releases. The random workloads have fewer releases, so
+/// this test makes more.
 #[test]
 fn hazard_forgets_as_its_model_does() {
     let workload = Workload {

@@ -13,7 +13,7 @@ const STARTS: [u32; 28] = [
     6144, 8192, 16_384, 32_768, 65_536,
 ];
 const TICKS: u32 = 16;
-/// One of four consecutive victims of a chain gets a ghost.
+/// One of four consecutive victims of a chain gets a ghost (a record of its eviction).
 const EVERY: u32 = 4;
 
 type Counts = HashMap<(u16, usize), u64>;
@@ -36,7 +36,7 @@ fn log(age: u32) -> u32 {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     stamp: u32,
-    /// The class at the last release.
+    /// The class of the block at its last release.
     class: u16,
     /// The part of a class that comes from the signal (output and finish) since the last use of the
     /// block.
@@ -70,14 +70,14 @@ pub(crate) struct Model {
     known: Vec<Known>,
     /// The idle blocks with their classes, oldest first.
     waiting: Vec<(u16, BlockId)>,
-    /// The ghosts, by bucket and slot.
+    /// The ghosts (records of evicted blocks), by bucket and slot.
     ghosts: Vec<Option<Ghost>>,
     seen: Seen,
     /// The number of times that the idle blocks were counted.
     samples: usize,
-    /// The counts at the last learning.
+    /// The counts as they were when worths were last learned.
     learned: Seen,
-    /// The hazards of all classes together, as of the last learning.
+    /// The hazards (rates of reuse) of all classes together, as they were last computed.
     all: Option<[u64; 28]>,
     worths: HashMap<u16, [u64; 28]>,
     now: u32,
@@ -101,7 +101,8 @@ fn mixed(key: u64) -> u64 {
     key ^ (key >> 31)
 }
 
-/// Returns the part of a class that depends on uses and gap.
+/// Returns the part of a class that depends on the block's number of uses and the time between them
+/// (gap).
 fn history(uses: u32, gap: Option<u32>) -> u16 {
     let group = match uses {
         0 | 1 => return 0,
@@ -112,8 +113,8 @@ fn history(uses: u32, gap: Option<u32>) -> u16 {
     gap.map_or(0, |gap| 1 + group * 6 + (gap.saturating_sub(36) / 16).min(5) as u16)
 }
 
-/// Returns the hazard in each bin from the counts of several classes. `more` additional blocks have the
-/// hazards `prior`.
+/// Returns the hazard (rate of reuse) in each bin of ages, from the counts of several classes. `more`
+/// additional blocks have the hazards `prior`.
 fn hazards(seen: &Seen, classes: &[u16], more: u64, prior: &[u64; 28]) -> [u64; 28] {
     let sums = |counts: &Counts| -> [u64; 28] {
         let sum = |bin| classes.iter().filter_map(|&class| counts.get(&(class, bin))).sum();
@@ -203,7 +204,7 @@ impl Model {
         std::array::from_fn(|from| {
             let horizons = (from..28)
                 .map(|to| (comes[from..=to].iter().sum::<u64>(), held[from..=to].iter().sum::<u64>()));
-            // Of two equally good durations, the first one counts.
+            // If two durations are equally good, the first one counts.
             let better = |best: (u64, u64), one: (u64, u64)| {
                 if u128::from(one.0) * u128::from(best.1) > u128::from(best.0) * u128::from(one.1) {
                     one
@@ -216,8 +217,8 @@ impl Model {
         })
     }
 
-    /// Returns the worth at an age between the starts of two bins. The second worth counts as at least
-    /// half of the first.
+    /// Returns the worth (expected hits per tick) at an age between the starts of two bins, from the
+    /// worths at these starts. The second worth counts as at least half of the first.
     fn worth_at(worths: &[u64; 28], age: u32) -> u64 {
         let bin = bin(age);
         let (from, to) = (worths[bin], worths[(bin + 1).min(27)]);
@@ -375,7 +376,7 @@ impl Model {
         let waits = self.known.iter().filter(|known| known.waits);
         let blocks = waits.map(|known| (known.class, known.stamp, 1));
         let ghosts = self.ghosts.iter().flatten().map(|ghost| (ghost.class, ghost.stamp, EVERY));
-        // The count is a mean. It contains two samples at first, then four, and then eight.
+        // The count is a mean over samples: over two at first, then four, and then eight.
         let of = [1, 2, 4, 4, 8][self.samples];
         let mut waiting = std::mem::take(&mut self.seen.waiting);
         waiting.values_mut().for_each(|count| *count = *count * (of - 1) / of);
@@ -406,8 +407,8 @@ impl Model {
         let ranked = ends.into_iter().map(|(class, end, block)| {
             let age = self.age(self.known[block.index()].stamp);
             let worth = Self::worth_at(&self.worths[&class], age);
-            // The newest block of a class is evicted only if its worth is lower by a quarter than that
-            // of the oldest.
+            // The newest block of a class is evicted only if its worth (expected hits per tick) is
+            // lower by a quarter than that of the oldest.
             let worth = if end == 1 { (worth + worth / 4).min(u64::from(u32::MAX)) } else { worth };
             ((worth, u32::MAX - age, class, end), block)
         });
@@ -473,7 +474,7 @@ impl Model {
         *self.of(block) = self.unknown();
     }
 
-    /// Returns the class of the last victim, and the time after which one hit of it was expected.
+    /// Returns the class of the latest victim, and the time after which one hit of it was expected.
     pub(crate) fn outlook(&mut self, block: BlockId) -> Option<(u16, Option<f32>)> {
         let (_, class, age) = self.gone.filter(|&(gone, ..)| gone == block)?;
         let worths = self.worths.get(&class).copied().unwrap_or_else(|| self.worths(class));

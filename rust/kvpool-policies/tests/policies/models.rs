@@ -16,7 +16,7 @@ fn pop_front(list: &mut Vec<BlockId>) -> Option<BlockId> {
     if list.is_empty() { None } else { Some(list.remove(0)) }
 }
 
-/// Defines the methods that are equal in all models.
+/// Defines the methods that all models have in common.
 macro_rules! common {
     ($name:literal, $grow:expr) => {
         fn name(&self) -> &'static str {
@@ -42,7 +42,7 @@ macro_rules! common {
     };
 }
 
-/// The model of LRU.
+/// The model of the LRU policy.
 #[derive(Debug, Default)]
 pub(crate) struct Lru {
     blocks: usize,
@@ -80,7 +80,7 @@ impl Policy for Lru {
     common!("lru", |_, _| {});
 }
 
-/// The model of S3-FIFO.
+/// The model of the S3-FIFO policy.
 #[derive(Debug, Default)]
 pub(crate) struct S3Fifo {
     blocks: usize,

@@ -25,8 +25,8 @@ pub(crate) enum Step {
     Grow,
 }
 
-/// When a popped block is evicted. A block that is in use, or is to be evicted later, is parked until
-/// then.
+/// When the test evicts a block that it has popped. A block that is in use, or is to be evicted later,
+/// is parked until then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Then {
     Now,
@@ -37,7 +37,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     let then = prop_oneof![4 => Just(Then::Now), 1 => Just(Then::Later)];
     let at = 0_usize..64;
     prop_oneof![
-        // A few contents are popular, and the others are rare.
+        // The calls request a few contents often, and the others rarely.
         24 => (prop_oneof![0_u64..6, 0_u64..30], then.clone())
             .prop_map(|(key, then)| Step::Use { key, then }),
         4 => at.clone().prop_map(Step::Release),
@@ -50,7 +50,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A block with content.
+/// A block that has a content.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     block: u32,

@@ -9,7 +9,7 @@
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, MaxSteps, Runner, thread};
 
-/// Default number of schedules of each kind.
+/// The number of thread schedules of each kind that run by default.
 const SCHEDULES: usize = 1000;
 
 /// Number of preemptions in a schedule of the second kind.
@@ -24,7 +24,7 @@ fn config() -> Config {
     config
 }
 
-/// Runs a model under many schedules.
+/// Runs a model under many thread schedules.
 pub(crate) fn check(model: impl Fn() + Send + Sync + Clone + 'static) {
     let given = std::env::var("KVPOOL_SHUTTLE_SCHEDULES").ok();
     let schedules = given.and_then(|number| number.parse().ok()).unwrap_or(SCHEDULES);

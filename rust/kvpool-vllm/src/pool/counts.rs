@@ -10,14 +10,15 @@
 
 use hashbrown::HashMap;
 
-/// For each block, the shown count minus the core's count. Blocks without a difference have no entry.
+/// For each block, the reference count that vLLM sees minus the core's count. Blocks without a
+/// difference have no entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     differences: HashMap<u32, i64>,
 }
 
 impl Counts {
-    /// Whether the shown count of every block equals its count in the core.
+    /// Returns whether the reference count that vLLM sees equals the core's count for every block.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.differences.is_empty()

@@ -42,8 +42,8 @@ impl Pool {
         if !self.keeps_history() || block == 0 {
             return self.settle(block);
         }
-        // Notify the policy that the block now has another content. A free block joins the cached-free
-        // blocks.
+        // Notify the policy that the block now has another content. If the block is free, it is now one
+        // of the cached-free blocks.
         let id = [BlockId::new(block)];
         let was_queued = self.held(block) == 0;
         self.drop_content(block)?;
@@ -205,15 +205,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Lists `block` under a key in the overlay, to which the key moves if it is in the core. Returns
-    /// whether no block was cached under the key.
+    /// Lists `block` under a key in the overlay (the keys that the core does not store), to which the
+    /// key moves if it is in the core. Returns whether no block was cached under the key.
     fn lead_to(&mut self, key: Key, block: u32) -> Result<bool, PoolError> {
         self.make_irregular(&key)?;
         Ok(self.overlay.insert(key, block))
     }
 
-    /// Moves a key with all its blocks from the core to the overlay. In the core, the contents of these
-    /// blocks become hidden: lookups no longer find them.
+    /// Moves a key with all its blocks from the core to the overlay, which stores all other keys. In
+    /// the core, the contents of these blocks become hidden: lookups no longer find them.
     fn make_irregular(&mut self, key: &Key) -> Result<(), PoolError> {
         let copies = self.regular_copies(key);
         if copies.is_empty() {
@@ -233,8 +233,8 @@ impl Pool {
         Ok(())
     }
 
-    /// If the hash of `block` is in the core, moves it to the overlay, together with all blocks of its
-    /// key.
+    /// If the hash of `block` is in the core, moves it to the overlay (the store of all other keys),
+    /// together with all blocks of its key.
     pub(crate) fn detach(&mut self, block: u32) -> Result<(), PoolError> {
         match self.core.name_of(BlockId::new(block)).map(|name| Key::of_name(name, self.digest_len)) {
             Some(key) => self.make_irregular(&key),
@@ -286,8 +286,8 @@ impl Pool {
         self.settle(block)
     }
 
-    /// Like [`Self::remove_hashes_into`]. The hash of the block must be in the overlay. The block's
-    /// registration in the core does not change.
+    /// Like [`Self::remove_hashes_into`]. The hash of the block must be in the overlay, not in the
+    /// core. The block's registration in the core does not change.
     pub(crate) fn remove_irregular(&mut self, block: u32, removed: &mut Option<&mut Vec<Removed>>) {
         if let Some(Hash { key, .. }) = self.overlay.hashes.remove(&block) {
             if let Some(last_copy) = self.overlay.remove(&key, block) {

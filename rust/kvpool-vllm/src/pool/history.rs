@@ -44,10 +44,10 @@ use crate::pool::Pool;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// Position of the first block.
+    /// Position in the table of the first block of the list.
     pub first: usize,
-    /// The previous block in the table, if it belongs to the pool. Used only if the policy keeps a
-    /// history ([`Pool::keeps_history`]).
+    /// The previous block in the table, if it belongs to the pool. The block is used only if the policy
+    /// keeps a history ([`Pool::keeps_history`]).
     pub before: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Pool {
         }
     }
 
-    /// Whether [`Self::chain_group`] was called with this group.
+    /// Returns whether the group is chained: [`Self::chain_group`] was called with it.
     #[must_use]
     pub fn is_chained(&self, group: u32) -> bool {
         self.chained.contains(&group)

@@ -38,8 +38,8 @@ impl Pool {
             || !self.overlay.hashes.is_empty() && self.overlay.hashes.contains_key(&block)
     }
 
-    /// Returns the number of tokens that the hash of `block` covers. The outer `None` means that the
-    /// block has no hash, the inner one that the number is unknown.
+    /// Returns the number of tokens that the hash of `block` covers. Of the two nested options, the
+    /// outer `None` means that the block has no hash, the inner one that the number is unknown.
     #[inline]
     pub(crate) fn tokens_of(&self, block: u32) -> Option<Option<u32>> {
         if self.core.name_of(BlockId::new(block)).is_some() {
@@ -52,7 +52,7 @@ impl Pool {
         self.overlay.hashes.get(&block).map(|hash| hash.num_tokens)
     }
 
-    /// Returns the blocks that the core (not the overlay) lists under `key`.
+    /// Returns the blocks that the core itself lists under `key`, without those of the overlay.
     pub(crate) fn regular_copies(&self, key: &Key) -> Vec<BlockId> {
         match key.name(self.digest_len) {
             Some((hash, group)) => self.core.copies_named(Name { hash: &hash, group }),
@@ -81,7 +81,7 @@ impl<'a> Keys<'a> {
         regular + self.pool.overlay.index.len()
     }
 
-    /// Whether no block is cached.
+    /// Returns whether no block is cached under any key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -93,7 +93,7 @@ impl<'a> Keys<'a> {
         self.pool.find(key)
     }
 
-    /// Returns the blocks cached under `key`, oldest first.
+    /// Returns the blocks cached under `key`, in the order in which they were cached.
     #[must_use]
     pub fn copies(&self, key: &Key) -> Vec<u32> {
         let regular = self.pool.regular_copies(key).into_iter().map(BlockId::get);
@@ -107,7 +107,7 @@ impl<'a> Keys<'a> {
         irregular || self.pool.was_shared_in_core(key)
     }
 
-    /// Whether the index lists `block` under `key`.
+    /// Returns whether the index lists `block` under `key`.
     #[must_use]
     pub fn leads_to(&self, key: &Key, block: u32) -> bool {
         let name = self.pool.core.name_of(BlockId::new(block));

@@ -58,11 +58,11 @@ use crate::pool::overlay::Overlay;
 /// A key that was removed from a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// Id of the block.
+    /// Id of the block that had the key.
     pub block: u32,
     /// The key.
     pub key: Key,
-    /// Whether no other block is cached under the key.
+    /// Whether the block was the last one cached under the key.
     pub last_copy: bool,
 }
 
@@ -89,7 +89,8 @@ pub struct Pool {
     /// For each block whose hash is in the core: the number of tokens that the hash covers, and whether
     /// its key ever had two blocks. `hashes` defines the bits.
     pub(crate) marks: Vec<u32>,
-    /// Number of blocks whose content is hidden in the core.
+    /// Number of blocks whose content is hidden in the core, which means that no lookup of the core
+    /// finds it.
     pub(crate) hidden: usize,
     pub(crate) overlay: Overlay,
     pub(crate) counts: Counts,
@@ -101,7 +102,7 @@ pub struct Pool {
     pub(crate) removals: u64,
     /// The groups in which a block can be hit only together with the previous block.
     pub(crate) chained: Vec<u32>,
-    /// Buffer for the blocks of the present call.
+    /// A buffer for the blocks of the present call, which saves an allocation.
     pub(crate) ids: Vec<BlockId>,
     pub(crate) batch: Vec<BlockHash>,
 }

@@ -15,8 +15,8 @@ use kvpool::{BlockId, PoolError};
 use crate::error::VllmError;
 use crate::pool::{Pool, Removed};
 
-/// Largest difference between the core's count and a count that vLLM writes at which the core adds or
-/// drops references. Larger differences are stored.
+/// If the reference count that vLLM writes differs from the core's count by at most this number, the
+/// core adds or drops references. Larger differences are stored.
 const NEAR: i64 = 64;
 
 impl Pool {
@@ -143,7 +143,8 @@ impl Pool {
     pub(crate) fn acquire_shown(&mut self) -> Result<(), VllmError> {
         if !self.counts.is_empty() {
             let Self { ids, counts, core, .. } = self;
-            // A block in the queue to which vLLM has written a count stays in the queue.
+            // If vLLM has written a reference count to a block in the queue, the block stays in the
+            // queue.
             ids.retain(|block| {
                 let stays = core.ref_count(*block) == Some(0) && counts.of(block.get()) != 0;
                 if stays {

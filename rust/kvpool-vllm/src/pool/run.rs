@@ -45,7 +45,8 @@ impl Pool {
                 stored.push(is_new);
             }
         };
-        // Usually all blocks are plain (see the top of this file), and plain blocks need no check here.
+        // Usually all blocks are plain (in use and without a key; see the top of this file), and plain
+        // blocks need no check here.
         let (mut plain, mut group) = self.gather_plain(blocks, &key_of);
         for (position, &block) in blocks.iter().enumerate().skip(plain) {
             self.check(block)?;
@@ -89,8 +90,8 @@ impl Pool {
         }
     }
 
-    /// Collects the plain blocks at the start of the list, and their names in the core. Returns their
-    /// number and their group.
+    /// Collects the blocks at the start of the list that are in use and have no key, and their names in
+    /// the core. Returns their number and their group.
     #[inline]
     fn gather_plain(&mut self, blocks: &[u32], key_of: impl Fn(usize) -> Option<Key>) -> (usize, u16) {
         self.ids.clear();
@@ -183,7 +184,7 @@ impl Pool {
                 self.core.find_named_run(&hashes[..asked], group, &mut found);
             }
             out.extend(found[known..].iter().map(|block: &BlockId| block.get()));
-            // Digests that are not in the core may be in the overlay.
+            // The overlay may contain digests that the core does not store, so look them up there.
             let unknown = hashes[found.len() - known..asked].iter();
             let unknown = unknown.filter_map(|hash| hash.as_bytes().get(..self.digest_len)).chain(other);
             for digest in unknown {

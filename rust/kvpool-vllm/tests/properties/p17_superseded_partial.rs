@@ -13,7 +13,7 @@ const PROMPT: [u8; 4] = [7, 7, 8, 8];
 
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// The block becomes full and is cached.
+    /// The partly filled block becomes full and is cached for all of its tokens.
     Full,
     /// The keys are first removed directly, as vLLM does when it replaces them.
     Taken,

@@ -56,12 +56,14 @@ impl Contents {
             group,
             digests,
         }));
-        // This frees no node that `changes` refers to, because those nodes are open.
+        // This frees no node that `changes` refers to, because lookups can reach the contents of those
+        // nodes.
         dirty.into_iter().for_each(|at| self.free_if_idle(at));
         changes
     }
 
-    /// Reports the content of a node for each tier in which it is open and was not reported before.
+    /// Reports the content of a node for each tier in which lookups can reach it and it was not
+    /// reported before.
     fn report_tiers(&mut self, at: u32, runs: &mut Runs) {
         let Some(node) = self.nodes.get_mut(at as usize) else { return };
         let new = node.open & !node.reported;
@@ -85,8 +87,8 @@ impl Contents {
         }
     }
 
-    /// Returns all open contents, parents first, as if nothing had been reported. The caller must have
-    /// called [`Self::settle`].
+    /// Returns all open contents (those that lookups can reach), parents first, as if nothing had been
+    /// reported. The caller must have called [`Self::settle`].
     pub(crate) fn snapshot(&self) -> Vec<Change> {
         let mut runs = Runs::new(Vec::new());
         let mut waiting: Vec<u32> = Vec::new();

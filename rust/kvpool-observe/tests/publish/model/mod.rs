@@ -73,7 +73,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 #[derive(Default)]
 struct Pools {
     held: BTreeSet<(u8, u16, u64)>,
-    /// Contents whose tokens are known.
+    /// Contents whose tokens the publisher knows.
     known: BTreeSet<(u16, u64)>,
 }
 
