@@ -140,6 +140,7 @@ impl FeedLog {
 
 #[cfg(test)]
 mod tests {
+    use kvpool_observe::publish::Keys;
     use kvpool_observe::{FeedBatch, FeedEvent};
 
     use super::{FeedLog, FeedRun};
@@ -190,6 +191,25 @@ mod tests {
         log.stored(run(&[3]), &[Some(true)]);
         let batch = taken(&mut log);
         assert!(matches!(batch.events[..], [FeedEvent::Cleared, FeedEvent::Stored { .. }]), "{batch:?}");
+    }
+
+    #[test]
+    fn a_removal_that_does_not_fit_drops_the_log() {
+        let mut log = FeedLog::new(2);
+        log.stored(run(&[1, 2]), &[Some(true); 2]);
+        log.removed(&[Removed { block: 1, key: Key::new(&[1; 16], 0).unwrap(), last_copy: true }]);
+        let batch = taken(&mut log);
+        assert!(matches!(batch.events[..], [FeedEvent::Cleared, FeedEvent::Removed { .. }]), "{batch:?}");
+    }
+
+    #[test]
+    fn only_the_keys_of_new_contents_are_recorded() {
+        let mut log = FeedLog::new(9);
+        let run = FeedRun { group: 3, keys: vec![Keys::default(); 2], ..run(&[1, 2]) };
+        log.stored(run, &[Some(false), Some(true)]);
+        let (mut batch, mut keys) = (FeedBatch::default(), Vec::new());
+        log.take(&mut batch, &mut keys);
+        assert_eq!(keys.iter().map(|(_, group, _)| *group).collect::<Vec<_>>(), [3]);
     }
 
     #[test]

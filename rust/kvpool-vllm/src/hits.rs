@@ -246,6 +246,15 @@ mod tests {
     }
 
     #[test]
+    fn a_lookup_ends_at_its_limit_although_later_blocks_are_cached() {
+        let (pool, mut last) = (cached().0, LastHit::default());
+        for _ in 0..2 {
+            assert_eq!(last.look(&Plain(9, &pool), 0, 1, 2).unwrap(), 2);
+            assert_eq!(last.blocks(), [1, 2]);
+        }
+    }
+
+    #[test]
     fn families_with_missing_groups_are_refused() {
         let (_, groups) = cached();
         let text = |alignment, members: Vec<usize>| {

@@ -108,6 +108,24 @@ fn the_block_in_which_a_prompt_ends_is_cached_until_it_has_a_longer_key() {
 }
 
 #[test]
+fn the_block_in_which_a_prompt_ends_is_cached_when_the_prompt_is_computed() {
+    let pool = pool();
+    let group = Group { prompt_tail: Some(1), ..Group::new("full", 0, 4, 2).unwrap() };
+    let prompt = Prompt { tokens: 7, digests: 9, ..Prompt::default() };
+    let tail = |tokens| group.caching(&prompt, &Plain(&[1, 2], &pool), 0, tokens).tail;
+    assert_eq!((tail(5), tail(6)), (false, true)); // the last digest of the prompt covers 6 tokens
+}
+
+#[test]
+fn the_end_of_a_prompt_gets_a_key_although_its_block_is_cached() {
+    let mut pool = pool();
+    let group = Group { prompt_tail: Some(1), ..Group::new("full", 0, 4, 2).unwrap() };
+    let key = Key::new(&[1; 16], 0).unwrap();
+    pool.cache_full(Start::at(1), &[2], |_| Some(key), 4, &mut Vec::new(), None).unwrap();
+    assert_eq!(group.tail(&Plain(&[1, 2], &pool), 8), Tail::Partial);
+}
+
+#[test]
 fn a_state_at_the_end_of_a_prompt_is_cached_once() {
     let (mut pool, group) = (pool(), states());
     let prompt = Prompt { tokens: 9, ..Prompt::default() };

@@ -132,6 +132,25 @@ fn a_family_with_a_margin_does_not_look_again_when_another_shortens_the_hit() {
 }
 
 #[test]
+fn a_window_that_drops_a_block_ends_at_the_alignment() {
+    let window = || Family { drops: true, ..family(Reads::Window(7), UNIT) };
+    let tokens = |cached: &[usize]| find(vec![window()], 2 * UNIT, 16, &[cached]).tokens;
+    assert_eq!(tokens(&[1, 2, 3, 4]), 8); // the window and the block that is computed again
+    assert_eq!(tokens(&[0, 1, 2]), 0); // the aligned start of the prompt, without its last block
+    assert_eq!(tokens(&[]), 0);
+}
+
+#[test]
+fn a_hit_that_drops_its_end_inside_a_block_has_no_tail() {
+    let full = Family { drops: true, ..family(Reads::Full, 2 * UNIT) };
+    let lookup = Lookup::new(vec![full], UNIT, UNIT).unwrap();
+    // Block 0 is cached, and the first unit of block 1.
+    let mut index = Units(vec![vec![false, true, true, false]], vec![2]);
+    let Ok(each) = lookup.find_each(8, 4, &mut index);
+    assert_eq!(each, [Found { tokens: 4, first: 0, end: 1, tail: None }]);
+}
+
+#[test]
 fn a_group_alone_loses_the_block_that_is_computed_again() {
     let alone = Family { drops: true, ..family(Reads::Full, UNIT) };
     let hit = find(vec![alone], UNIT, 7, &[&[0, 1, 2, 3]]);

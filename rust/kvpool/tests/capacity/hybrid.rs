@@ -96,6 +96,42 @@ fn a_state_group_has_a_slot_for_each_draft() {
     assert_eq!(held(&manager), 0);
 }
 
+/// The engine reads the table of a state group from these changes.
+#[test]
+fn an_append_returns_the_entries_that_accepted_drafts_exchange() {
+    let mut manager = manager(&[FULL, STATE], 12);
+    admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[6], Some(6), 3).unwrap();
+    let table = manager.group_table(0, 1).unwrap().to_vec();
+    let changes = step(&mut manager, 0, &[7, 8, 9], Some(9), 0).unwrap();
+    let exchanged = |index, block| NewBlock { row: 0, index, block, group: 1 };
+    let expected = [exchanged(0, table[2]), exchanged(2, table[0])];
+    assert_eq!(changes.into_iter().filter(|new| new.group == 1).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn accepted_drafts_move_the_state_in_a_step_that_takes_and_completes_no_block() {
+    let mut manager = manager(&[FULL, STATE], 12);
+    admit(&mut manager, 0, &ids(0..4), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[4], Some(4), 2).unwrap();
+    let table = manager.group_table(0, 1).unwrap().to_vec();
+    step(&mut manager, 0, &[5, 6], Some(6), 0).unwrap();
+    assert_eq!(manager.group_table(0, 1).unwrap()[0], table[1]);
+}
+
+/// Two steps with drafts run. The results of the first step arrive after the second has started.
+#[test]
+fn a_commit_takes_the_state_of_the_oldest_step_that_has_not_ended() {
+    let mut manager = manager(&[FULL, STATE], 12);
+    admit(&mut manager, 0, &ids(0..6), Part::WHOLE).unwrap();
+    step(&mut manager, 0, &[6], None, 2).unwrap();
+    manager.commit(0, 6).unwrap();
+    step(&mut manager, 0, &[7, 8], None, 2).unwrap();
+    let table = manager.group_table(0, 1).unwrap().to_vec();
+    manager.commit(0, 8).unwrap();
+    assert_eq!(manager.group_table(0, 1).unwrap()[0], table[1], "the step of token 6 computed one draft");
+}
+
 #[test]
 fn a_draft_without_a_state_slot_is_not_computed() {
     let mut manager = manager(&[STATE], 4);

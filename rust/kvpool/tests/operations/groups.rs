@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use kvpool::groups::{Blocks, Boundaries, Cached, GroupHit, GroupKind, GroupSpec, Groups, Keep, Tokens};
 use kvpool::{
-    BlockHasher, BlockId, BlockPool, ExtraKeys, HashCursor, HasherConfig, NULL_BLOCK, PoolConfig, PoolError,
+    BlockHasher, BlockId, BlockPool, ExtraKeys, HashCursor, HasherConfig, NULL_BLOCK, Name, PoolConfig,
+    PoolError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -308,6 +309,7 @@ fn groups_that_cannot_be_are_refused() {
     every_none.keep = Keep::Every(0);
     let mut far = full(16);
     far.margin = usize::MAX;
+    let uncached = GroupSpec { keep: Keep::Nothing, ..full(16) };
     for (specs, unit, message) in [
         (vec![], None, "groups is 0: must be from 1 to"),
         (vec![full(0)], None, "block_tokens is 0: must be from 1 to"),
@@ -321,6 +323,7 @@ fn groups_that_cannot_be_are_refused() {
             "unit is 16: must be at least 1 token, and a divisor of every block size: of 8",
         ),
         (vec![full(16)], Some(0), "unit is 0: must be"),
+        (vec![uncached], Some(0), "unit is 0: must be"),
         (
             (0..9).map(|at| full((1 << 31) - 1 - 2 * at)).collect(),
             None,
@@ -331,6 +334,9 @@ fn groups_that_cannot_be_are_refused() {
         assert!(matches!(error, PoolError::InvalidConfig { .. }));
         assert!(error.to_string().starts_with(message), "{error}");
     }
+    let most = usize::from(Name::MAX_GROUP) + 1;
+    assert!(Groups::new(vec![full(16); most], None).is_ok());
+    assert!(Groups::new(vec![full(16); most + 1], None).is_err());
     let units = Groups::new(vec![full(16), full(24)], None).unwrap();
     assert_eq!((units.unit(), units.alignment()), (8, Tokens(48)));
     assert_eq!(units.naming_unit(1, Blocks(1)).map(|unit| unit.0), Some(5));

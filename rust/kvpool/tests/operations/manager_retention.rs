@@ -262,8 +262,21 @@ fn the_end_of_a_session_reaches_every_group_of_a_request_that_holds_nothing() {
     assert!(there > 2, "blocks of several groups: {cached:?}");
     let report = manager.end_session(1, None).unwrap();
     assert_eq!(report, HintReport { accepted: there, clipped: 0, ignored: 0 });
+    assert_eq!(manager.stats().hints, report);
     assert_eq!(stats(&manager).demoted, there);
     manager.check_invariants().unwrap();
+}
+
+#[test]
+fn a_session_that_cannot_end_keeps_its_hints() {
+    let mut manager = manager(9, 0);
+    run(&mut manager, 1, &[1, 2, 3, 4, 5], AdmitOptions::default());
+    let ticket = manager.fence().unwrap();
+    manager.end_fence(ticket).unwrap();
+    let before = (stats(&manager), manager.stats());
+    let error = manager.end_session(1, ticket).unwrap_err();
+    assert!(matches!(error, ManagerError::Pool(PoolError::UnknownTicket { .. })), "{error:?}");
+    assert_eq!((stats(&manager), manager.stats()), before);
 }
 
 #[test]

@@ -56,6 +56,18 @@ fn a_hit_ends_inside_the_block_that_was_left_unfinished_or_that_turns_off() {
     assert_eq!(run(&mut manager, &other), 0);
 }
 
+/// After a truncation, the last block of a request may be registered although it is not full.
+#[test]
+fn a_truncated_request_ends_inside_a_registered_block() {
+    let mut manager = manager(vec![full(8)], 32);
+    admit(&mut manager, 1, &counting(16));
+    manager.commit(1, 16).unwrap();
+    manager.truncate(1, 12, Until::Now).unwrap();
+    manager.release(1, Until::Now).unwrap();
+    manager.check_invariants().unwrap();
+    assert_eq!(admit(&mut manager, 2, &counting(17)), 16);
+}
+
 /// Another request holds the block in which the hit ends. The new request gets a copy of it, and
 /// allocates one block less than it would without the hit.
 #[test]
