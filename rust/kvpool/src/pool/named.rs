@@ -360,7 +360,7 @@ impl BlockPool {
     /// As [`Self::release`].
     pub fn release_in_order(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let plain = self.has_plain_releases();
-        self.drop_references(&blocks.iter(), plain)?;
+        self.release_each(&blocks.iter())?;
         // The free list allocates the block that was freed last first, so the blocks are freed in
         // reverse.
         if plain {
