@@ -13,6 +13,19 @@ use std::fmt;
 use super::hasher::ChainState;
 use super::{BlockHash, BlockHasher, Fingerprint, HashAlgorithm, HashError, KnownStates, LinkRef};
 
+/// The smallest number of blocks for which a chain that grows gets memory.
+const LEAST_GROWTH: usize = 32;
+
+/// The largest number of tokens per block for which this growth also applies to the tokens.
+const MOST_TOKENS: usize = 32;
+
+/// Reserves memory for `more` items. If there is too little, reserves it for at least `least` items.
+fn make_room<T>(items: &mut Vec<T>, more: usize, least: usize) {
+    if items.capacity() - items.len() < more {
+        items.reserve(more.max(least));
+    }
+}
+
 /// The digests of the full blocks of a sequence, from its first block on.
 ///
 /// [`HashCursor`](super::HashCursor) and [`BlockHasher::extend`] make chains. A chain can also be made
@@ -260,14 +273,17 @@ impl HashChain {
     }
 
     /// Appends the tokens of blocks that are about to be hashed, and reserves memory for the digests
-    /// and fingerprints of these blocks.
+    /// and fingerprints of these blocks. A chain that grows gets memory for several blocks, so that a short one is not
+    /// moved at every few blocks.
     pub(super) fn push_tokens(&mut self, tokens: &[u32], fingerprints: bool) {
-        self.tokens.extend_from_slice(tokens);
         let blocks = tokens.len() / self.block_size;
-        self.hashes.reserve(blocks);
+        let least = if self.hashes.is_empty() { 0 } else { LEAST_GROWTH };
+        make_room(&mut self.tokens, tokens.len(), least * self.block_size.min(MOST_TOKENS));
+        make_room(&mut self.hashes, blocks, least);
         if fingerprints {
-            self.fingerprints.reserve(blocks);
+            make_room(&mut self.fingerprints, blocks, least);
         }
+        self.tokens.extend_from_slice(tokens);
     }
 
     /// Adds the states that `push` pushes, and their tokens, which are the first of `tokens`. States

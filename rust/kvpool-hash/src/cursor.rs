@@ -20,6 +20,9 @@ use super::extra::ItemIndex;
 use super::hasher::ChainState;
 use super::{BlockHasher, ExtraKeys, HashChain, HashError, KnownBlocks, MultimodalItem};
 
+/// The largest number of tokens for which a partial block gets memory in advance.
+const MOST_RESERVED: usize = 256;
+
 /// Hashes one sequence as it grows.
 ///
 /// ```
@@ -98,9 +101,11 @@ impl HashCursor {
     /// allocate per block.
     #[inline]
     pub fn append(&mut self, tokens: &[u32]) -> usize {
-        let block_size = self.hasher.block_size();
-        let missing = block_size - self.tail.len();
+        let missing = self.chain.block_size() - self.tail.len();
         if tokens.len() < missing {
+            if self.tail.capacity() - self.tail.len() < tokens.len() {
+                self.tail.reserve(missing.min(MOST_RESERVED));
+            }
             // Decoding appends one token at a time. `push` avoids a call of memcpy for it.
             match tokens {
                 [token] => self.tail.push(*token),

@@ -241,16 +241,16 @@ impl Allocator {
     pub(crate) fn release<'a>(
         &mut self,
         records: &mut Records,
-        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
+        blocks: &(impl Iterator<Item = &'a BlockId> + Clone),
         mut idle: impl FnMut(BlockId, &Record),
     ) -> Result<usize, PoolError> {
-        let count = blocks.len();
-        let (mut free, mut fenced) = (0, 0);
-        for (position, &block) in blocks.clone().enumerate() {
+        let (mut count, mut free, mut fenced) = (0, 0, 0);
+        for &block in blocks.clone() {
             let Some(record) = records.of_mut(block).filter(|record| record.references > record.fences)
             else {
-                return Err(refuse_release(records, blocks, position));
+                return Err(refuse_release(records, blocks, count));
             };
+            count += 1;
             record.references -= 1;
             if record.references == record.fences {
                 free += usize::from(record.references == 0);
@@ -347,6 +347,26 @@ impl Allocator {
     pub(crate) const fn note_held(&mut self, n: usize) {
         self.held = self.held.wrapping_add(n);
         self.references = self.references.wrapping_add(n as u64);
+    }
+
+    /// Drops the reference of a block that has only one, which belongs to a holder. Returns false, and
+    /// changes nothing, for other blocks. The caller adds the blocks to a list, and then calls
+    /// [`Self::note_parked`] once for all of them.
+    #[inline(always)]
+    pub(crate) const fn park(record: &mut Record) -> bool {
+        let parks = record.references == 1 && record.fences == 0;
+        if parks {
+            record.references = 0;
+        }
+        parks
+    }
+
+    /// Subtracts `n` from the number of held blocks and from the number of references, for blocks that
+    /// lost their only reference.
+    #[inline]
+    pub(crate) const fn note_parked(&mut self, n: usize) {
+        self.held = self.held.wrapping_sub(n);
+        self.references = self.references.wrapping_sub(n as u64);
     }
 
     /// Whether the reference count of any block has room for `n` more references. Compares the total of

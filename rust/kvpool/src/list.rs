@@ -188,16 +188,16 @@ impl List {
         true
     }
 
-    /// Adds `len` blocks to the back; `ids` returns their ids. Stops at the first block that is already
-    /// on a list. `put` stores the link of one block. It returns false, and stores nothing, if the
-    /// block is on a list. Returns the number of blocks that were added.
+    /// Adds `len` blocks to the back; `ids` returns their ids, one after the other. Stops at the first
+    /// block that is already on a list. `put` stores the link of one block. It returns false, and
+    /// stores nothing, if the block is on a list. Returns the number of blocks that were added.
     #[inline]
     pub fn push_back_run<L: Links + ?Sized>(
         &mut self,
         links: &mut L,
         len: usize,
-        ids: impl Fn(usize) -> u32,
-        put: impl Fn(&mut L, u32, Link) -> bool,
+        mut ids: impl FnMut(usize) -> u32,
+        mut put: impl FnMut(&mut L, u32, Link) -> bool,
     ) -> usize {
         let back = self.back;
         if len == 0 || !self.mirrors(links, back, END) {

@@ -65,3 +65,26 @@ fn the_buffer_holds_the_changes_of_the_last_step_alone() {
     assert!(manager.append_into(&refused, &mut changes).is_err());
     assert!(changes.is_empty());
 }
+
+/// The lists of a request grow by 32 blocks or more at a time. So a request of 580 tokens has moved
+/// each of its lists once.
+#[test]
+fn a_request_allocates_once_per_list_as_it_grows() {
+    let mut manager =
+        CacheManager::new(ManagerConfig { num_blocks: 4096, ..ManagerConfig::default() }).unwrap();
+    let requests: Vec<RequestRef<'_>> = (0..REQUESTS as i64).map(RequestRef::Int).collect();
+    for number in 0..REQUESTS as u32 {
+        let prompt: Vec<u32> = (0..100).map(|at| number << 10 | at).collect();
+        let prompt = manager.prepare(&prompt, ExtraKeys::default()).unwrap();
+        manager.admit(number, prompt).unwrap();
+    }
+    let (tokens, mut changes) = ([7; REQUESTS], Vec::with_capacity(REQUESTS));
+    let rows =
+        Rows { requests: &requests, tokens: &tokens, computed: Computed::AllButLast, ..Rows::default() };
+    manager.append_into(&rows, &mut changes).unwrap();
+    let before = counting::counts().0;
+    (0..480).for_each(|_| manager.append_into(&rows, &mut changes).unwrap());
+    let allocations = counting::counts().0 - before;
+    // Tokens, hashes, blocks and the partial block. The manager's own lists grow a few times.
+    assert!(allocations <= 4 * REQUESTS + 16, "{allocations} allocations");
+}

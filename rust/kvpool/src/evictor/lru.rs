@@ -60,15 +60,34 @@ impl Lru {
     #[inline]
     pub(crate) fn insert(&mut self, records: &mut Records, candidates: &mut [Candidate]) {
         sort_deepest_first(candidates);
-        let put = |records: &mut Records, id: u32, link: Link| match records.of_mut(BlockId::new(id)) {
-            Some(record) if !record.link.is_linked() => {
-                record.link = link;
-                record.flags |= IN_ORDER;
-                true
+        self.insert_run(records, candidates.len(), |at| candidates[at].block.get(), |_| true);
+    }
+
+    /// Inserts `len` blocks, the deepest first; `ids` returns their ids, one after the other. Stops at
+    /// the first block that is on a list, or for whose record `accept` returns false. Returns the
+    /// number of inserted blocks.
+    #[inline]
+    pub(crate) fn insert_run(
+        &mut self,
+        records: &mut Records,
+        len: usize,
+        ids: impl FnMut(usize) -> u32,
+        mut accept: impl FnMut(&mut Record) -> bool,
+    ) -> usize {
+        self.list.push_back_run(records, len, ids, |records, id, link| {
+            let Some(record) = records.of_mut(BlockId::new(id)) else { return false };
+            if record.link.is_linked() || !accept(record) {
+                return false;
             }
-            _ => false,
-        };
-        self.list.push_back_run(records, candidates.len(), |at| candidates[at].block.get(), put);
+            record.link = link;
+            record.flags |= IN_ORDER;
+            true
+        })
+    }
+
+    /// Returns the block that was inserted last.
+    pub(crate) const fn last(&self) -> Option<BlockId> {
+        self.list.back()
     }
 
     #[inline]

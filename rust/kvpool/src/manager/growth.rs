@@ -117,6 +117,13 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
+    /// Whether each request gets one token, and slots only for its tokens.
+    const fn is_decode(&self) -> bool {
+        self.offsets.is_empty()
+            && matches!(self.covered, Covered::All | Covered::Lookahead(0))
+            && !matches!(self.computed, Computed::Counts(_))
+    }
+
     /// Makes the row of one request of the batch. The caller must have called [`Self::check`].
     #[inline]
     pub(super) fn row(&self, at: usize, slot: usize, request: &Request) -> Row {
@@ -177,10 +184,12 @@ impl Row {
 #[derive(Debug, Default)]
 pub(super) struct Step {
     /// Rows that change only tokens and counts, and call no operation of the pool. Most rows are of
-    /// this kind.
+    /// this kind. A decode step leaves them out of both lists, and finds them by their positions.
     quiet: Vec<Row>,
     /// Rows that allocate, register or release blocks, and rows of preempted requests.
     busy: Vec<Row>,
+    /// The blocks that the step has allocated.
+    blocks: Vec<BlockId>,
 }
 
 /// # Steps: appended tokens
@@ -260,7 +269,7 @@ impl CacheManager {
     /// Like [`Self::append_ragged`], but writes the changes to a buffer of the caller, whose previous
     /// contents are removed. After the first steps, this buffer and the manager's own buffers are large
     /// enough. A step then allocates memory only when a request's lists of tokens, hashes and blocks
-    /// grow.
+    /// grow, which they do by many blocks at a time.
     ///
     /// ```
     /// use kvpool::{CacheManager, Computed, ExtraKeys, ManagerConfig, Rows};
@@ -291,12 +300,16 @@ impl CacheManager {
     /// Does the work of [`Self::append_into`]. `step` contains the lists of rows, whose memory every
     /// step reuses.
     fn append_step(&mut self, rows: &Rows<'_>, step: &mut Step, added: &mut Vec<NewBlock>) -> Result<()> {
-        let (needed, exchanged, in_place) = self.check_step(rows, step)?;
+        let decodes = self.groups.is_none() && rows.is_decode();
+        let (needed, exchanged, in_place) = self.check_step(rows, decodes, step)?;
         if let Some(most) = rows.most_changes.filter(|&most| needed + exchanged > most) {
             return Err(ManagerError::TooManyChanges { needed: needed + exchanged, most });
         }
         added.reserve(needed + exchanged);
-        for row in &step.quiet {
+        if decodes {
+            self.append_in_place(rows, &step.busy)?;
+        }
+        for row in step.quiet.iter().filter(|_| !decodes) {
             let sequence = &mut self.requests.at_mut(row.slot)?.sequence;
             sequence.grow_in_place(rows.tokens_of(row), row.slots, row.computed);
         }
@@ -319,9 +332,13 @@ impl CacheManager {
         let appended = if rows.requests.is_empty() { 0 } else { rows.tokens.len() };
         self.stats.appended_tokens += appended as u64;
         self.version += rows.requests.len() as u64;
-        for row in step.busy.iter().filter(|row| row.runs) {
-            self.grow(row.slot, row.written(), row.slots, in_place)?;
-            note_changes(row.at, &self.changes, added);
+        if self.grows_at_once(&step.busy) {
+            self.grow_at_once(step, needed, added)?;
+        } else {
+            for row in step.busy.iter().filter(|row| row.runs) {
+                self.grow(row.slot, row.written(), row.slots, in_place)?;
+                note_changes(row.at, &self.changes, added);
+            }
         }
         if exchanged > 0 {
             added.sort_by_key(|new| new.row);
@@ -334,18 +351,71 @@ impl CacheManager {
         Ok(())
     }
 
+    /// Appends the token of each row of a decode step that is not in `busy`, and commits its other
+    /// tokens if the step commits tokens.
+    #[inline]
+    fn append_in_place(&mut self, rows: &Rows<'_>, busy: &[Row]) -> Result<()> {
+        let commits = rows.computed == Computed::AllButLast;
+        let mut busy = busy.iter().map(|row| row.at).peekable();
+        for (at, (&slot, token)) in self.rows.iter().zip(rows.tokens).enumerate() {
+            if busy.next_if_eq(&at).is_none() {
+                let sequence = &mut self.requests.at_mut(slot)?.sequence;
+                let before = sequence.num_tokens();
+                sequence.grow_in_place(std::slice::from_ref(token), before + 1, commits.then_some(before));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one call of the pool can allocate the blocks of all rows. It cannot if some rows may need
+    /// copies, or if an observer has to be notified of the changes of each request.
+    fn grows_at_once(&self, rows: &[Row]) -> bool {
+        let is_own =
+            |row: &Row| self.requests.at(row.slot).is_ok_and(|request| !request.sequence.main.is_guarded());
+        self.groups.is_none() && self.observer.is_none() && rows.iter().all(is_own)
+    }
+
+    /// Allocates the `needed` blocks of all rows, in the order in which [`Self::grow`] would allocate
+    /// them row by row.
+    fn grow_at_once(&mut self, step: &mut Step, needed: usize, added: &mut Vec<NewBlock>) -> Result<()> {
+        step.blocks.clear();
+        self.tiers.device_mut().allocate_into(needed, &mut step.blocks)?;
+        let mut blocks = step.blocks.iter().copied();
+        for row in step.busy.iter().filter(|row| row.runs) {
+            let table = &mut self.requests.at_mut(row.slot)?.sequence.main;
+            for block in blocks.by_ref().take(table.missing_for(row.all, row.slots)) {
+                added.push(NewBlock { row: row.at, index: table.blocks.len(), block, group: table.group });
+                table.push(block);
+            }
+        }
+        Ok(())
+    }
+
     /// Makes the rows of a step, and checks that the whole step is possible. Returns three values: the
     /// number of blocks that the step takes, the number of table entries that its commits exchange, and
-    /// whether registered blocks are written in place.
-    fn check_step(&mut self, rows: &Rows<'_>, step: &mut Step) -> Result<(usize, usize, bool)> {
+    /// whether registered blocks are written in place. `decodes` is [`Rows::is_decode`] of a model with
+    /// one group.
+    fn check_step(
+        &mut self,
+        rows: &Rows<'_>,
+        decodes: bool,
+        step: &mut Step,
+    ) -> Result<(usize, usize, bool)> {
         rows.check()?;
+        let commits = rows.computed == Computed::AllButLast;
         step.quiet.clear();
         step.busy.clear();
         let mut given_up = GivenUp::default();
         let mut exchanged = 0;
         self.resolve_batch(rows.requests, APPENDABLE, "append to it", |at, slot, request, pool| {
-            let row = rows.row(at, slot, request);
             let sequence = &request.sequence;
+            if decodes && request.state == RequestState::Running {
+                let before = sequence.num_tokens();
+                if sequence.main.needs_no_pool(before + 1, before + 1, commits.then_some(before)) {
+                    return Ok(());
+                }
+            }
+            let row = rows.row(at, slot, request);
             if !row.runs {
                 step.busy.push(row);
                 return Ok(());
@@ -417,17 +487,23 @@ impl CacheManager {
         let Self { requests, rows, tiers, batch, .. } = self;
         for (row, &id) in named.iter().enumerate() {
             let known = rows.get(row).copied().filter(|&slot| requests.has_id(slot, id));
-            let slot = known.map_or_else(|| requests.find(id), Ok)?;
+            let slot = match known {
+                Some(slot) => slot,
+                None => {
+                    let slot = requests.find(id)?;
+                    match rows.get_mut(row) {
+                        Some(known) => *known = slot,
+                        None => rows.push(slot),
+                    }
+                    slot
+                }
+            };
             let request = requests.at_mut(slot)?;
             request.check_state(states, operation)?;
             if std::mem::replace(&mut request.batch, *batch) == *batch {
                 return Err(ManagerError::NamedTwice { id: request.id.clone(), scope: "call" });
             }
             check(row, slot, request, tiers.device())?;
-            match rows.get_mut(row) {
-                Some(known) => *known = slot,
-                None => rows.push(slot),
-            }
         }
         rows.truncate(named.len());
         Ok(())

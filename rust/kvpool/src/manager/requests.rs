@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::error::{ManagerError, Result};
-use super::id::RequestRef;
+use super::id::{Id, RequestRef};
 use super::request::Request;
 use crate::PoolError;
 
@@ -52,7 +52,11 @@ impl Requests {
 
     #[inline]
     pub(super) fn has_id(&self, slot: usize, id: RequestRef<'_>) -> bool {
-        matches!(self.slots.get(slot), Some(Some(request)) if request.id.as_ref() == id)
+        let Some(Some(request)) = self.slots.get(slot) else { return false };
+        match (&request.id, id) {
+            (Id::Int(own), Id::Int(id)) => *own == id,
+            (own, id) => own.as_ref() == id,
+        }
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use crate::error::{PoolError, Refusal};
 use crate::evictor::Candidate;
 use crate::fence::{Ticket, Until};
 use crate::free_list::check_id;
-use crate::list::try_reserve;
+use crate::list::{END, try_reserve};
 use crate::prefix_index::Visibility;
 use crate::record::{ByBlock, Name, grow};
 use crate::retention::EvictionCause;
@@ -221,7 +221,7 @@ impl BlockPool {
     /// [`PoolError::NotHeld`] if a block appears more often than it has references outside of fences;
     /// unknown ids.
     pub fn release(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
-        self.drop_references(&blocks.iter(), self.has_plain_releases())?;
+        self.release_each(&blocks.iter())?;
         self.settle_idle(false, self.history)?;
         self.notify_changed(blocks);
         Ok(())
@@ -246,10 +246,107 @@ impl BlockPool {
         if self.holds_back(until) {
             return self.hand_to_fence(&table.iter().rev().copied().collect::<Vec<_>>(), until);
         }
-        self.drop_references(&table.iter().rev(), self.has_plain_releases())?;
+        self.release_each(&table.iter().rev())?;
         self.settle_idle(false, self.history)?;
         self.notify_changed(table);
         Ok(())
+    }
+
+    /// Removes references, like [`Self::drop_references`]. In an LRU pool, also adds the leading blocks
+    /// that are already sorted to the eviction order, in the same pass. The caller then calls
+    /// [`Self::settle_idle`].
+    #[inline]
+    pub(super) fn release_each<'a>(
+        &mut self,
+        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
+    ) -> Result<(), PoolError> {
+        self.check_poison()?;
+        let (first, run) = self.release_run(blocks);
+        let plain = self.has_plain_releases();
+        if run == 0 {
+            return self.drop_references(blocks, plain);
+        }
+        let others = blocks.clone().take(first).chain(blocks.clone().skip(first + run));
+        if self.drop_references(&others, plain).is_err() {
+            // Undoes the release of the run. The error is found again, with its position among all
+            // blocks.
+            for Candidate { block, .. } in self.remove_run(run) {
+                self.allocator.hold_parked(&mut self.records, block);
+            }
+            return self.drop_references(blocks, plain);
+        }
+        if !self.idle.is_empty() || !self.candidates.is_empty() {
+            self.merge_run(run);
+        }
+        Ok(())
+    }
+
+    /// Releases computed blocks that lose their only reference, and adds them to the LRU order. Begins
+    /// at the first computed block, and stops at the first block that is shared, or that has a higher
+    /// depth than the block before it. Returns the number of blocks before this run, and its length.
+    #[inline]
+    fn release_run<'a>(
+        &mut self,
+        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
+    ) -> (usize, usize) {
+        let Self { allocator, records, order: Order::Lru(lru), duplicates, .. } = self else {
+            return (0, 0);
+        };
+        let is_new = |block: &&BlockId| !records.at(block.get()).is_computed();
+        let first = blocks.clone().take_while(is_new).count();
+        let mut run = blocks.clone();
+        if first > 0 {
+            run.nth(first - 1);
+        }
+        let deepest = run.clone().next().map_or(0, |block| records.at(block.get()).depth());
+        // If the release has more blocks than the chain of the deepest block, it contains several
+        // chains, whose blocks have to be sorted.
+        let several = deepest > 0 && run.len() > deepest as usize + 1;
+        if several || *duplicates != DuplicatePolicy::Keep {
+            return (0, 0);
+        }
+        let (len, mut most) = (run.len(), u32::MAX);
+        let ids = |_| run.next().map_or(END, |block| block.get());
+        let len = lru.insert_run(records, len, ids, |record| {
+            let depth = record.depth();
+            let next = record.is_computed() && depth <= most && Allocator::park(record);
+            most = depth;
+            next
+        });
+        allocator.note_parked(len);
+        (first, len)
+    }
+
+    /// Called when some blocks of a release are in the LRU order, the last `run` blocks of it, and
+    /// others are not yet. If one of the others has a higher depth, moves the run to
+    /// `self.candidates`, so that [`Self::settle_idle`] sorts all blocks.
+    fn merge_run(&mut self, run: usize) {
+        let Self { records, order: Order::Lru(lru), idle, candidates, .. } = self else { return };
+        let least = lru.last().map_or(0, |block| records.at(block.get()).depth());
+        let is_deeper = |block: BlockId| {
+            let record = records.at(block.get());
+            record.is_computed() && record.depth() > least
+        };
+        let others = candidates.iter().map(|candidate| candidate.block).chain(idle.iter().copied());
+        if others.into_iter().any(is_deeper) {
+            let run = self.remove_run(run);
+            self.candidates.splice(0..0, run);
+        }
+    }
+
+    /// Removes the last `run` blocks from the LRU order, and returns them in this order.
+    #[cold]
+    fn remove_run(&mut self, run: usize) -> Vec<Candidate> {
+        let Self { records, order: Order::Lru(lru), .. } = self else { return Vec::new() };
+        let mut removed = Vec::with_capacity(run);
+        while removed.len() < run
+            && let Some(block) = lru.last()
+            && lru.remove(records, block)
+        {
+            removed.push(Candidate { block, depth: records.at(block.get()).depth() });
+        }
+        removed.reverse();
+        removed
     }
 
     /// Whether each released block becomes cached-free or free independently of other blocks. This is
@@ -265,7 +362,7 @@ impl BlockPool {
     #[inline]
     pub(super) fn drop_references<'a>(
         &mut self,
-        blocks: &(impl ExactSizeIterator<Item = &'a BlockId> + Clone),
+        blocks: &(impl Iterator<Item = &'a BlockId> + Clone),
         plain: bool,
     ) -> Result<(), PoolError> {
         self.check_poison()?;

@@ -335,6 +335,9 @@ impl BlockPool {
 
     /// Records one use of the content of a held block for the eviction policy, as another acquisition
     /// would. Returns false, and changes nothing, if the block is not held or has no content. O(1).
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
     pub fn count_use(&mut self, block: BlockId) -> Result<bool, PoolError> {
         self.check_poison()?;
         let record = self.records.at(block.get());
@@ -360,7 +363,7 @@ impl BlockPool {
     /// As [`Self::release`].
     pub fn release_in_order(&mut self, blocks: &[BlockId]) -> Result<(), PoolError> {
         let plain = self.has_plain_releases();
-        self.drop_references(&blocks.iter(), plain)?;
+        self.release_each(&blocks.iter())?;
         // The free list allocates the block that was freed last first, so the blocks are freed in
         // reverse.
         if plain {

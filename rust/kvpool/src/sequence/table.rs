@@ -89,6 +89,9 @@ pub(crate) struct Table {
 /// The value of `guarded` of a table without guarded positions.
 pub(crate) const NOT_GUARDED: usize = usize::MAX;
 
+/// The smallest number of entries by which the memory of a table grows.
+const LEAST_GROWTH: usize = 32;
+
 /// For each block, the number of references that other operations of the same step release before this
 /// request grows. If only one user remains, the request writes to the block in place. The number is
 /// negative if planned admissions take references, because they are committed first.
@@ -186,6 +189,23 @@ impl Table {
             }
             Layout::State | Layout::Encoder => self.missing_for(tokens, slots) == 0,
         }
+    }
+
+    /// Whether some of the table's blocks may be shared or registered although a later token will be
+    /// written to them.
+    #[inline]
+    pub(crate) const fn is_guarded(&self) -> bool {
+        self.guarded != NOT_GUARDED
+    }
+
+    /// Adds a new block at the end. The list grows by several blocks at a time, so that short tables
+    /// are not moved at every few blocks.
+    #[inline]
+    pub(crate) fn push(&mut self, block: BlockId) {
+        if self.blocks.len() == self.blocks.capacity() {
+            self.blocks.reserve(LEAST_GROWTH);
+        }
+        self.blocks.push(block);
     }
 
     /// Whether the first `computed` tokens fill a block that is not registered yet.

@@ -266,3 +266,66 @@ fn an_observer_is_notified_of_adoptions_evictions_and_disownments() {
     let told = &pool.observer::<Told>().unwrap().0;
     assert_eq!(told[..], [(1, true), (2, true), (3, true), (3, false), (1, false)]);
 }
+
+/// Allocates a table, registers its blocks under a chain, and marks them computed.
+fn store(pool: &mut BlockPool, chain: &HashChain) -> Vec<BlockId> {
+    let table = pool.allocate(chain.len()).unwrap();
+    pool.register(&table, chain, 0).unwrap();
+    pool.mark_computed(&table).unwrap();
+    table
+}
+
+/// The pool releases the blocks of a chain in one pass. If it then refuses another block of the same
+/// call, it undoes this pass.
+#[test]
+fn a_release_that_is_refused_at_any_position_changes_nothing() {
+    let mut pool = pool();
+    let table = store(&mut pool, &chain());
+    let (tail, free) = (pool.allocate(1).unwrap()[0], pool.next_free().unwrap());
+    let [first, _, third, last] = table[..] else { panic!("four blocks") };
+    let error = |block, held, position| PoolError::NotHeld { block, held, operation: "release it", position };
+    let cases: [(&[BlockId], PoolError); 4] = [
+        (&[last, third, third, first], error(third, 1, 2)),
+        (&[last, third, free, first], error(free, 0, 2)),
+        (&[tail, free, last, third], error(free, 0, 1)),
+        (&[tail, last, third, tail], error(tail, 1, 3)),
+    ];
+    for (blocks, error) in cases {
+        refused(&mut pool, |pool| pool.release(blocks), &error);
+        refused(&mut pool, |pool| pool.release_in_order(blocks), &error);
+        let table: Vec<_> = blocks.iter().rev().copied().collect();
+        refused(&mut pool, |pool| pool.release_table(&table), &error);
+        pool.check_invariants().unwrap();
+    }
+    pool.release_table(&[&table[..], &[tail]].concat()).unwrap();
+    assert_eq!(pool.eviction_order(), table.iter().rev().copied().collect::<Vec<_>>());
+    assert_eq!(pool.next_free(), Some(tail));
+}
+
+#[test]
+fn a_release_of_two_chains_evicts_the_deepest_blocks_first() {
+    let mut pool = pool();
+    let one = store(&mut pool, &chain());
+    let other = store(&mut pool, &chain_of(&[11, 12, 13, 14, 15, 16, 17, 18]));
+    pool.release(&[one[1], other[2]]).unwrap();
+    assert_eq!(pool.eviction_order(), [other[2], one[1]]);
+    pool.release(&[one[3], other[3], other[0], one[2], other[1], one[0]]).unwrap();
+    let rest = [one[3], other[3], one[2], other[1], other[0], one[0]];
+    assert_eq!(pool.eviction_order(), [&[other[2], one[1]][..], &rest].concat());
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_released_table_keeps_the_blocks_that_another_table_shares() {
+    let mut pool = pool();
+    let table = store(&mut pool, &chain());
+    let fenced = pool.allocate(1).unwrap();
+    pool.release_after(&fenced, 1).unwrap();
+    pool.acquire(&table[..2]).unwrap();
+    pool.release_table(&table).unwrap();
+    assert_eq!(pool.eviction_order(), [table[3], table[2]]);
+    assert_eq!(counts(&pool, &table), [1, 1, 0, 0]);
+    pool.release_table(&table[..2]).unwrap();
+    assert_eq!(pool.eviction_order(), table.iter().rev().copied().collect::<Vec<_>>());
+    pool.check_invariants().unwrap();
+}
