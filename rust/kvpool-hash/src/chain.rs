@@ -197,15 +197,18 @@ impl HashChain {
         self.tokens.get(start..start.checked_add(self.block_size)?)
     }
 
-    /// Whether the digest of block `position` depends only on the state of the previous block and on the
-    /// block's tokens, because no multimodal item overlaps the block. `false` for the first block, whose
-    /// digest can depend on other extra keys, and for digests that were computed elsewhere.
-    #[inline]
+    /// Number of consecutive text blocks from `position` on. The digest of a text block depends only on
+    /// the state of the previous block and on the block's tokens, because no multimodal item overlaps
+    /// the block. The first block is not a text block, because its digest can depend on other extra
+    /// keys. Blocks whose digests were computed elsewhere are not text blocks.
     #[must_use]
-    pub fn is_text(&self, position: usize) -> bool {
-        let overlapped = |position: u32| self.with_items.binary_search(&position).is_ok();
-        let plain = self.with_items.is_empty() || u32::try_from(position).is_ok_and(|at| !overlapped(at));
-        position > 0 && plain && position < self.tokens.len() / self.block_size
+    pub fn text_blocks(&self, position: usize) -> usize {
+        if position == 0 || self.tokens.is_empty() {
+            return 0;
+        }
+        let next = self.with_items.partition_point(|&item| (item as usize) < position);
+        let end = self.with_items.get(next).map_or(self.hashes.len(), |&item| item as usize);
+        end.saturating_sub(position)
     }
 
     /// Returns the data of block `position` that a prefix index needs. `None` if the chain has no such

@@ -26,7 +26,7 @@ use crate::record::{ByBlock, Name, Records};
 /// registered are outdated.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
-    /// Whether the block can be matched by its tokens: see [`HashChain::is_text`].
+    /// Whether the block can be matched by its tokens: see [`HashChain::text_blocks`].
     is_text: Vec<bool>,
     /// The block that was last registered after this block. It is only a guess.
     next: Vec<u32>,
@@ -60,6 +60,14 @@ impl Known {
         self.parent_fingerprints.resize(of_fingerprints, 0);
         self.tokens.resize(of_tokens, 0);
         Ok(())
+    }
+
+    /// Sets the guess of the block after `before`.
+    #[inline(always)]
+    fn lead(&mut self, before: Option<BlockId>, block: BlockId) {
+        if let Some(guess) = before.and_then(|before| self.next.get_mut(before.index())) {
+            *guess = block.get();
+        }
     }
 
     /// Forgets the tokens of a block, which is registered without them or in another way.
@@ -116,31 +124,39 @@ impl Index {
     ) {
         let size = self.block_size();
         let Some(known) = self.known.as_deref_mut() else { return };
-        for (position, &block) in (position..).zip(blocks) {
-            let at = block.index();
-            let is_text = chain.is_text(position);
-            if let Some(slot) = known.is_text.get_mut(at) {
-                *slot = is_text;
-            }
-            if let Some(guess) = before.and_then(|before| known.next.get_mut(before.index())) {
-                *guess = block.get();
-            }
-            before = Some(block);
-            if !is_text {
+        let mut position = position;
+        let mut blocks = blocks;
+        while let Some((&first, rest)) = blocks.split_first() {
+            let text = chain.text_blocks(position).min(blocks.len());
+            if text == 0 {
+                known.forget(first);
+                known.lead(before, first);
+                (before, position, blocks) = (Some(first), position + 1, rest);
                 continue;
             }
-            if let (Some(slot), Some(parent)) = (known.parents.get_mut(at), chain.hashes().get(position - 1))
-            {
-                *slot = *parent;
+            let tokens = chain.tokens().get(position * size..).unwrap_or(&[]).chunks_exact(size);
+            let parents = position - 1..position - 1 + text;
+            let digests = chain.hashes().get(parents.clone()).unwrap_or(&[]);
+            let fingerprints = chain.fingerprints().get(parents).unwrap_or(&[]);
+            for (nth, (&block, tokens)) in blocks[..text].iter().zip(tokens).enumerate() {
+                known.lead(before, block);
+                let at = block.index();
+                if let Some(is_text) = known.is_text.get_mut(at) {
+                    *is_text = true;
+                }
+                if let (Some(slot), Some(parent)) = (known.parents.get_mut(at), digests.get(nth)) {
+                    *slot = *parent;
+                }
+                let slot = known.parent_fingerprints.get_mut(at);
+                if let (Some(slot), Some(parent)) = (slot, fingerprints.get(nth)) {
+                    *slot = *parent;
+                }
+                if let Some(slots) = known.tokens.get_mut(at * size..(at + 1) * size) {
+                    copy(slots, tokens);
+                }
+                before = Some(block);
             }
-            let parent = chain.fingerprints().get(position - 1);
-            if let (Some(slot), Some(parent)) = (known.parent_fingerprints.get_mut(at), parent) {
-                *slot = *parent;
-            }
-            let slots = known.tokens.get_mut(at * size..(at + 1) * size);
-            if let (Some(slots), Some(tokens)) = (slots, chain.block_tokens(position)) {
-                copy(slots, tokens);
-            }
+            (position, blocks) = (position + text, &blocks[text..]);
         }
     }
 }
