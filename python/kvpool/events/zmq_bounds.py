@@ -29,7 +29,8 @@ LONGEST_FRAME: Final = 1024
 PATIENCE: Final = 10.0
 #: Seconds that a peer may take for its handshake.
 _HANDSHAKE: Final = 5.0
-#: The most messages of one peer that ZeroMQ queues for reading. Further messages wait in the kernel.
+#: The largest number of messages of one peer that ZeroMQ queues for reading. Further messages wait in the
+#: kernel.
 _REQUESTS: Final = 16
 #: Bytes that the kernel buffers for each connection, in each direction.
 _KERNEL_BYTES: Final = 256 << 10
@@ -65,8 +66,8 @@ class BoundedSocket:
         kind: ``zmq.PUB`` or ``zmq.ROUTER``.
         endpoint: The endpoint. A port of ``*`` or 0 means any free port.
         bound: Whether to bind the socket; otherwise it connects.
-        high_water_mark: The most messages that wait for one peer.
-        most_peers: The most connections.
+        high_water_mark: The largest number of messages that wait for one peer.
+        most_peers: The largest number of connections.
 
     Raises:
         InvalidArgumentError: The endpoint is not available.

@@ -21,7 +21,7 @@ __all__ = ["Range", "actions_of", "follow"]
 
 Range = tuple[int, int | None, Retention]
 
-#: The most actions of one envelope that are read. Further actions are ignored.
+#: The largest number of actions of one envelope that are read. Further actions are ignored.
 MAX_ACTIONS: Final = 64
 #: The priority of a ``retain`` action that gives none.
 _USUAL: Final = 70

@@ -56,8 +56,8 @@ class BlockPool:
     """Keeps idle token buffers for reuse. Several threads may share a pool.
 
     Args:
-        max_idle_tokens: The most token slots of all idle buffers together. A buffer that would exceed
-            this limit is dropped when it is returned.
+        max_idle_tokens: The largest number of token slots of all idle buffers together. A buffer that would
+            exceed this limit is dropped when it is returned.
 
     Raises:
         InvalidArgumentError: ``max_idle_tokens`` is negative.

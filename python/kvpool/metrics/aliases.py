@@ -28,8 +28,8 @@ class Alias:
     kind: Kind
     #: The metric's name in kvpool's catalogue.
     of: str
-    #: The values that the labels after ``pool`` must have in kvpool's samples. Other samples are left
-    #: out.
+    #: The values that kvpool's samples must have for their labels after ``pool``, in the order of the labels.
+    #: The alias does not include samples with other values.
     where: tuple[str, ...] = ()
     #: The label and the value that the engine uses in place of the labels of ``where``.
     label: tuple[str, str] | None = None

@@ -25,7 +25,7 @@ MOST_LAYERS: Final = 10_000
 #: layers remains short enough to print.
 _MAX_COUNT: Final = 1 << 24
 
-#: The most characters of a value that a message shows.
+#: The largest number of characters of a value that a message shows.
 _SHOWN: Final = 60
 
 

@@ -122,7 +122,7 @@ class _Names:
     twice.
 
     Args:
-        most: The most names that are remembered.
+        most: The largest number of names that are remembered.
     """
 
     def __init__(self, most: int) -> None:

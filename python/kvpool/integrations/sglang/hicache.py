@@ -185,7 +185,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         def answer() -> int:
             pool = self._pool(KV)
-            # Without bytes, every page counts as present. Such a pool alone does not make a hit.
+            # In a pool without bytes, every page counts as present. Pages of such a pool alone are no hit.
             return 0 if pool is None or pool.is_empty else leading(pool.has(keys, until))
 
         return _guarded("batch_exists", answer, 0)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shelf", "digest_of", "is_shared", "left", "open_backend"]
 
-#: The most seconds for which one thread waits for the store before another thread may take over.
+#: The largest number of seconds for which one thread waits for the store before another thread may take over.
 _WAIT_SECONDS: Final = 1.0
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: The most changes that may wait for the publisher's thread. They are the changes of several seconds
-#: at 50,000 blocks per second.
+#: The largest number of changes that may wait for the publisher's thread. They are the changes of several
+#: seconds at 50,000 blocks per second.
 CAPACITY: Final = 1 << 18
 #: Kinds of groups in which a block can be used without the blocks before it.
 UNCHAINED: Final = frozenset({"sliding_window", "chunked_local_attention", "mamba"})

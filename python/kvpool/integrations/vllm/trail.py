@@ -236,7 +236,7 @@ class Trail:
     #: The folder for the files: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` sets. ``None`` means the
     #: folder for temporary files.
     folder: ClassVar[str | None] = None
-    #: The most operations that are kept.
+    #: The largest number of operations that are kept.
     LENGTH: ClassVar[int] = 256
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         enable_events: Whether to collect events for ``take_events``.
         store_threshold: How often a chunk must be offered before it is stored. With a value below 2, it
             is stored at once.
-        max_tracker_size: The most chunks for which offers are counted. At least 1.
+        max_tracker_size: The largest number of chunks for which offers are counted. At least 1.
         info: The ``CPUOffloadingInfo`` for vLLM's config metric (0.33 and later).
     """
 

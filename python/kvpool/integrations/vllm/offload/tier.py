@@ -113,7 +113,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         url: The URL of a back end, instead of ``root_dir``. ``kvpool.store.backend_from_url`` lists the
             forms. If the back end is shared, the tier queries it once per step for all chunks of
             unknown state. The requests concerned wait for the answer.
-        capacity_bytes: The most bytes that each engine may store.
+        capacity_bytes: The largest number of bytes that each engine may store.
         weights: The name of the weights, including those of draft models. The default is a digest of
             the files in a folder, or the commit of the Hugging Face model that is served.
         scales: The name of quantisation scales, if they are not part of the weights.
@@ -122,9 +122,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             ``never``.
         eviction: The eviction policy.
         workers: Number of threads that wait for the disk.
-        queue: The most chunks in transfer. Further chunks are misses.
-        deadline: The most seconds for the transfer of a chunk, including the time in the queue. Above
-            zero.
+        queue: The largest number of chunks in transfer. Further chunks are misses.
+        deadline: The largest number of seconds for the transfer of a chunk, including the time in the queue.
+            Above zero.
         on_reset: The action when vLLM resets its prefix cache, or when its workers run a method that
             may change weights. ``renew`` drops all chunks, also those in CPU memory. ``keep`` changes
             nothing, and is for engines whose weights never change.

@@ -254,7 +254,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """Records that blocks were used at time ``now``. An earlier time than the recorded one is ignored.
 
         Raises:
-            UnknownBlockError: A block is free, or on no device. No block of its device was marked.
+            UnknownBlockError: A block is free, or on no device. In this case, no use is recorded for any
+                block of its device.
         """
         by_device: dict[int, list[int]] = {}
         owners = {id(allocator): allocator for allocator in self._allocators.values()}
