@@ -127,7 +127,7 @@ class VllmFeed:
         ``new`` has an item per block: whether its key is new to the index, or None if the block was skipped.
         """
     def cleared(self) -> None:
-        """Adds a change that removes all cached content."""
+        """Records that the pool has dropped all cached content."""
 
 @final
 class VllmPool:
@@ -217,7 +217,7 @@ class VllmPool:
             InvalidArgumentError: ``count`` is negative, or above the length of the queue.
         """
     def owns(self, block: object) -> bool:
-        """Returns whether an object is a block of this pool."""
+        """Returns whether an object is a ``VllmBlock`` of this pool."""
     @overload
     def allocate(
         self, n: int, observed: Literal[False] = False, feed: VllmFeed | None = None

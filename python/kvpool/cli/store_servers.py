@@ -191,7 +191,10 @@ def _walk(
     verify: bool,
     progress: bool,
 ) -> None:
-    """Call ``each`` for every page of objects, at most until ``until``, a value of ``time.monotonic``."""
+    """Call the function ``each`` with every page of objects.
+
+    The call ends at the time ``until``, a value of ``time.monotonic``, even if pages remain.
+    """
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(

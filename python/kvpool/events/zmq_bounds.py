@@ -88,7 +88,8 @@ class BoundedSocket:
         # Plain ints are used in every turn, because comparing members of zmq's enumerations is slow.
         self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._peers: set[int] = set()
-        #: Number of connections that were closed because the limit was reached.
+        #: Number of connections that this object closed because the socket already had ``most_peers``
+        #: connections.
         self.refused = 0
         self.waiting = Waiting()
         self.socket = context.socket(kind)
@@ -169,7 +170,7 @@ class BoundedSocket:
 
     @property
     def peers(self) -> int:
-        """Number of connections of a bound socket at the time of the last :meth:`watch`."""
+        """Number of connections of a bound socket at the time of the latest call of :meth:`watch`."""
         return len(self._peers)
 
     def close(self) -> None:

@@ -199,7 +199,7 @@ class ZmqSink:
         return self._live is not None
 
     def serve(self) -> bool:
-        """Reads replay requests, and sends one part of the answers."""
+        """Reads replay requests, and sends the next part of one waiting replay."""
         self._owner.check()
         if self._live is not None:
             self._live.watch()

@@ -57,7 +57,7 @@ _OTHER: Final = words(
     "token eps epsilon clip beam multipliers"
 )
 
-#: Field names that suggest a layout, but describe none in any family.
+#: Field names that suggest a layout of the KV cache, but do not describe one in any family.
 _NO_LAYOUT: Final = words(
     "use_cache output_hidden_states output_attentions is_decoder add_cross_attention "
     "cross_attention_hidden_size chunk_size_feed_forward pruned_heads tie_encoder_decoder "
@@ -147,7 +147,7 @@ class Fields:
         return isinstance(self._values.get(name), list)
 
     def count(self, *names: str, least: int = 1, most: int = _MAX_COUNT) -> int:
-        """Return the whole number in the first of these fields that is present."""
+        """Return the whole number in the first field of ``names`` that is present."""
         name = next((name for name in names if self.has(name)), None)
         if name is None:
             raise ModelConfigError(f"{self._where(names[0])} is missing", self._where(names[0]))
@@ -197,7 +197,7 @@ class Fields:
         return self.has(name) and self._values[name] != []
 
     def is_text(self, name: str, text: str) -> bool:
-        """Return whether the value of a field is this text."""
+        """Return whether the value of a field equals the given text."""
         return bool(self._values.get(name) == text)
 
     def zero(self, name: str) -> bool:

@@ -202,7 +202,10 @@ def marked(name: str, kinds: Mapping[int, str]) -> Kinds:
 
 
 def repeated(name: str, words: Mapping[str, str]) -> Kinds:
-    """Read a list of words that repeats until every layer has one."""
+    """Read a list of words, one per layer.
+
+    A list that is too short is repeated until every layer has a word.
+    """
 
     def read(config: Fields) -> list[str]:
         types = config.items(name)

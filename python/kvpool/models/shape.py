@@ -37,7 +37,7 @@ class KvShape:
         if not self.layers or not all(isinstance(kind, Layers) for kind in self.layers):
             raise ValueError(f"layers is {self.layers!r}; allowed: one Layers or more")
         dtype_name(self.dtype)
-        # Raises for formats that these layers do not support.
+        # Raises if the layers cannot be stored in the given format.
         self.token_bytes()
 
     @classmethod

@@ -72,9 +72,9 @@ _WINDOWS: Final = 60
 #: The hit rate over time is reported for the capacity nearest to this percentage of the different
 #: blocks.
 _OVER_TIME_PERCENT: Final = 10.0
-#: The policy that uses the finish reasons of requests.
+#: The policy that uses the reasons for which requests finished.
 _LEARNS_FROM_ENDS: Final[EvictionPolicy] = "hazard"
-#: Number of rows in the table that shows the worth of additional memory.
+#: Number of rows in the table that shows how many hits additional memory brings.
 _WORTH_STEPS: Final = 12
 
 
@@ -86,7 +86,7 @@ _UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """One capacity, in the unit in which it was given.
+    """A cache size, in the unit in which the caller gave it: per cent, GiB or blocks.
 
     >>> Size.parse("5%").blocks(unique_blocks=182_790, bytes_per_block=None)
     9139

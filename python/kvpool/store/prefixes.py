@@ -93,7 +93,7 @@ class Prefetch:
         self._asked = False
         self._jobs = 0
         self._done = False
-        #: The request that was admitted during the load, and its admission.
+        #: The request that was admitted while its blocks were still being loaded, and its admission.
         self._admitted: tuple[RequestId, Admission] | None = None
 
     @property
@@ -217,7 +217,8 @@ class PrefixStore:
         self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._writes_back = host, write == "back"
-        #: With ``write="back"``, the number of slots that should be available.
+        #: With ``write="back"``, the number of slots that should be available. If fewer are, dirty blocks are
+        #: written back.
         self._ready = max(1, arena.slots // 4)
         #: For each job: its prefetch, its slots, and for a load the positions of its blocks in the
         #: prefetch.

@@ -230,7 +230,8 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
                            a policy must not call its pool";
             return Err(raise(py, "PolicyError", message));
         }
-        // Waits in the queue without the interpreter, and tries again with it.
+        // Waits in the queue while detached from the interpreter, then attaches and tries to lock the state
+        // again.
         first = Some(py.detach(|| {
             let first = first.unwrap_or_else(|| locked.queue_up());
             drop(lock(&locked.state));

@@ -339,7 +339,7 @@ class Comparison:
 
 
 class _Call:
-    """A call that is about to be made."""
+    """A call on the caller's manager that is about to be made, and its arguments."""
 
     __slots__ = ("args", "events", "kwargs", "mirror_events", "shown")
 
@@ -356,7 +356,7 @@ class _Call:
 
 
 class _Events:
-    """The events that a pool adds after this object was made."""
+    """Reads the KV events that a pool adds after this object was made."""
 
     __slots__ = ("_pool", "_queue", "_start")
 

@@ -92,7 +92,7 @@ class LRUEvictor(Evictor):
     ((1, 11), 1)
     """
 
-    #: Number of heap entries per block at which the heap is rebuilt.
+    #: The heap is rebuilt, without outdated entries, when it has more than this number of entries per block.
     CLEANUP_THRESHOLD: ClassVar[int] = 50
 
     def __init__(self) -> None:
