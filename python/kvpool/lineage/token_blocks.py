@@ -122,7 +122,7 @@ class BlockPool:
                 self._idle_tokens += size
 
 
-#: The pool of all blocks for which no other pool is given.
+#: The pool of token buffers that all blocks use if the caller gives no other pool.
 _BLOCK_POOL: Final = BlockPool()
 # In a forked child, the pool is emptied and gets a new lock, because a thread that does not exist there
 # may hold the old one.

@@ -69,7 +69,7 @@ ALIASES: Final[dict[Engine, tuple[Alias, ...]]] = {
 
 
 def values(alias: Alias, samples: Samples) -> list[tuple[str, float | Buckets]]:
-    """Returns the values of an alias, by pool."""
+    """Returns the values that a metric of an engine gets, by pool."""
     found: list[tuple[str, float | Buckets]] = []
     sizes = {labels[0]: value for labels, value in samples.values.get("kvpool_block_size_tokens", [])}
     for (pool, *rest), value in samples.values.get(alias.of, []):

@@ -70,7 +70,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a connection, on its thread."""
+        """Serves a connection on the connection's own thread, and frees the thread afterwards."""
         try:
             super().process_request_thread(request, client_address)
         finally:

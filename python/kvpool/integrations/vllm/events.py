@@ -162,7 +162,7 @@ class StockEvents:
         return is_new is not None
 
     def cleared(self) -> None:
-        """Emits the event for a reset: nothing is cached any more."""
+        """Emits the event for a reset of the cache, after which no block is cached."""
         self._emit(AllBlocksCleared())
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(LOGGER_NAME)
 
 _NAME: Final = "KVPOOL_VLLM_HINTS"
-#: Rules for hints that requests of vLLM cannot have.
+#: Names of rules that the setting cannot contain, because requests of vLLM cannot have such hints.
 _NOT_IN_VLLM: Final = ("cache_key", "breakpoints")
 _RULES: Final = tuple(field.name for field in fields(HintRules) if field.name not in _NOT_IN_VLLM)
 _END: Final = Retention(demoted=True)

@@ -10,7 +10,7 @@ To select the policy, set ``"eviction_policy": "kvpool_lru"``, and this module a
 ``EvictorCachePolicy`` in this module.
 """
 
-# ruff: noqa: ARG002  # the signatures are vLLM's
+# ruff: noqa: ARG002  # unused arguments belong to vLLM's signatures
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ _GAUGES: Final = {
 #: number of seconds.
 _UNKNOWN_SECONDS: Final = 1.0
 
-#: Outcomes of an offer that are no failure of the store.
+#: Outcomes of writing a chunk that do not count as failures of the store.
 _FINE: Final = frozenset(("ok", "not_admitted"))
 
 
@@ -94,7 +94,7 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """State of a request, kept in its vLLM context."""
+    """The tier's state of a request. vLLM's context of the request contains this object."""
 
     generation: int  # the tier's generation when the request began
     adapter: str | None  # identifies the adapter's content: empty for the base model, None if unknown
@@ -410,7 +410,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return events
 
     def touch(self, keys: Collection[bytes], req_context: Any) -> None:
-        """Records a use of these chunks."""
+        """Records that these chunks are used now, so that they are evicted later."""
         names = self._names(list(keys), self._request(req_context))
         if names:
             self._store.touch([name[:-4] for name in names], groups=[_group(name) for name in names])
@@ -450,7 +450,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         try:
             self._store.renew(Namespace.from_json(json.dumps(fields)))
         except StoreError as error:
-            # The store has dropped its chunks despite the error.
+            # The store has dropped its chunks, although its back end could not record the renewal.
             _LOG.error("kvpool: %s", error)
 
     def shutdown(self) -> None:

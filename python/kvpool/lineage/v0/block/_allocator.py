@@ -149,10 +149,10 @@ class PoolAllocator(BlockAllocator):
             raise ContractError(f"this allocator has one device and cannot choose {device}")
 
     def _released(self, core: int) -> None:
-        """Called after a reference to the block was dropped."""
+        """A hook of subclasses: called after a reference to the block was dropped."""
 
     def _touch(self, core: int) -> None:
-        """Called after the block was registered. It is not computed yet."""
+        """A hook of subclasses: called after a block was registered. The block is not computed yet."""
 
     @property
     def refcounter(self) -> ReadOnlyRefCounter:
