@@ -100,7 +100,7 @@ class Curve:
     points: list[tuple[int, float]]
     #: The report that the curve belongs to: 0 for A, 1 for B.
     side: int
-    #: Whether the points are drawn as marks, because there are few.
+    #: Whether each point is drawn as a mark, because the curve has few points.
     marked: bool
 
     def __post_init__(self) -> None:

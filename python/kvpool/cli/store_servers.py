@@ -40,7 +40,7 @@ _MAX_PROBLEMS: Final = 10_000
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """The results of reading all pages of objects."""
+    """The results of reading all pages of a back end's list of objects."""
 
     objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)

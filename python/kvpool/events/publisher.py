@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
-#: Seconds between two parts of a replay.
+#: Seconds that the thread pauses between two parts of a replay.
 PAUSE = 0.001
 #: The largest number of bytes that one part of a replay contains. A larger batch is sent as a part of its
 #: own. The GIL is held while the bytes are copied.

@@ -67,7 +67,7 @@ class Sink(Protocol):
         """Answers a part of the waiting replay requests. Returns whether more answers are waiting."""
 
     def close(self) -> None:
-        """Releases the sink's resources. The sink sends nothing more."""
+        """Closes the sink, and releases its resources. The sink sends nothing more."""
 
 
 class CallSink:

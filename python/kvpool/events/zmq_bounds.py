@@ -27,7 +27,7 @@ logger = logging.getLogger("kvpool.events")
 LONGEST_FRAME: Final = 1024
 #: A peer that reads nothing for this number of seconds loses its replay, and over TCP its connection.
 PATIENCE: Final = 10.0
-#: Seconds that a peer may take for its handshake.
+#: Seconds that a peer may take for ZeroMQ's handshake. After that, its connection is closed.
 _HANDSHAKE: Final = 5.0
 #: The largest number of messages of one peer that ZeroMQ queues for reading. Further messages wait in the
 #: kernel.

@@ -44,7 +44,7 @@ _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 class _ReplayRequest:
     """The latest request of a consumer, and the state of its replay."""
 
-    #: The frames with which each answer to this consumer begins.
+    #: The frames with which each answer to this consumer begins: its name, and an empty frame if it sent one.
     head: list[bytes]
     #: The number of the next batch to send.
     next: int
@@ -142,7 +142,7 @@ class ReplaySocket:
         return any(now - asked.sent < _EAGER_SECONDS or name in ready for name, asked in self.asked.items())
 
     def _send(self, asked: _ReplayRequest, now: float) -> bool:
-        """Sends one part of a replay. Returns whether more parts follow."""
+        """Sends the next part of a consumer's replay. Returns whether more parts follow."""
         batches = self._replays(asked.next, AT_ONCE)
         asked.part, asked.sent = [], now
         for number, batch in batches:

@@ -33,7 +33,7 @@ class _Refused(Exception):  # noqa: N818 - not an error for callers
 
 
 def _get(one: Any, name: str, default: Any = None) -> Any:
-    """Returns a field of a dict, or of an object."""
+    """Returns a field of an envelope or action, which is a dict or an object."""
     return one.get(name, default) if isinstance(one, dict) else getattr(one, name, default)
 
 

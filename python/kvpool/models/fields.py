@@ -71,7 +71,7 @@ _NO_LAYOUT: Final = words(
 
 
 class Fields:
-    """A JSON object of a configuration, with its path."""
+    """A JSON object inside a model's configuration, with its path for error messages."""
 
     def __init__(self, value: object, path: str = "") -> None:
         if not isinstance(value, dict):
@@ -97,7 +97,7 @@ class Fields:
         return Fields({**values, **same}, self._path)
 
     def replaced(self, name: str, value: object) -> Fields:
-        """Return a copy with another value of one field."""
+        """Return a copy of this object in which one field has another value."""
         return Fields({**self._values, name: value}, self._path)
 
     def require_known(self, known: Collection[str], family: str) -> None:
@@ -131,7 +131,7 @@ class Fields:
                 raise ModelConfigError(message, where)
 
     def has(self, name: str) -> bool:
-        """Return whether a field is present and not ``null``."""
+        """Return whether the configuration has a field with a value other than ``null``."""
         return self._values.get(name) is not None
 
     def inner(self, name: str) -> Fields:
@@ -225,7 +225,7 @@ class Fields:
         return default
 
     def refused(self, name: str, expected: str, *entry: object) -> ModelConfigError:
-        """Return the error about a field, or about one entry of it."""
+        """Return the error about the value of a field, or about one entry of a list in it."""
         value, verb = (entry[0], "has") if entry else (self._values.get(name), "is")
         return ModelConfigError(
             f"{self._where(name)} {verb} {_brief(value)}: must be {expected}", self._where(name)

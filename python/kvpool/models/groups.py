@@ -63,7 +63,7 @@ class KvGroup:
     """One group: layers that keep the same KV, with one block table per request."""
 
     kind: Kind
-    #: Number of layers, without padding.
+    #: Number of layers of the model in the group. Padding layers are not counted.
     layers: int
     #: Tokens per block. For a state, tokens from one possible checkpoint to the next.
     block_tokens: int
@@ -105,7 +105,7 @@ class KvGroup:
         return -(-end // self.block_tokens) - start // self.block_tokens
 
     def in_words(self) -> str:
-        """Return the kind and the span as text.
+        """Return the kind of the group, and the span of its window or chunk, as text.
 
         >>> KvGroup("sliding", 10, 16, 1310720, span=1024).in_words()
         'sliding 1,024'

@@ -17,7 +17,7 @@ __all__ = ["KvShape"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvShape:
-    """The sizes of a model's KV cache.
+    """The layers of a model that keep KV, and the sizes of its KV cache.
 
     >>> KvShape.of_heads("mine", layers=2, kv_heads=4, head_dim=64).bytes_per_token
     2048

@@ -138,7 +138,7 @@ class Size:
 
 
 def _number(text: str) -> float:
-    """Returns a number, or 0 if the text is not a number."""
+    """Parses a text as a number. Returns 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -420,7 +420,7 @@ def _simulated(
 
 
 def _unique_blocks(curve: HitCurve) -> int:
-    """Estimates the number of different blocks: the references that an unlimited cache misses."""
+    """Estimates the number of different blocks: each is one miss of an unlimited cache."""
     return round(curve.references * (1 - curve.ceiling()[1]))
 
 

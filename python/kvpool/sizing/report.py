@@ -76,7 +76,7 @@ class TraceFacts(TypedDict):
     block_size: int
     #: Number of references to blocks by all prompts. Each use of a block by a prompt counts.
     references: int
-    #: Number of different blocks.
+    #: Number of different blocks that the prompts contain.
     unique_blocks: int
     #: Prompt tokens of all requests.
     tokens_in: int
@@ -147,7 +147,7 @@ class FinishReasons(TypedDict):
 
     #: The name of the policy. ``policies`` contains its results with finish reasons.
     policy: str
-    #: Number of requests that have a finish reason in the trace.
+    #: Number of requests of the trace for which it contains a finish reason.
     requests: int
     #: The results of a run in which the policy got no finish reasons, one entry per capacity.
     without: list[Hits]
@@ -275,7 +275,7 @@ class Groups(TypedDict):
     #: Bytes of a block, which is the same for all groups.
     block_bytes: int
     groups: list[Group]
-    #: The value of the argument ``keep`` in all runs of ``sizes``.
+    #: The value of the argument ``keep`` of :func:`kvpool.sizing.size`, which all runs of ``sizes`` have.
     keep: int | str
     #: One run per capacity, in the order of ``capacities``.
     sizes: list[GroupRun]

@@ -84,7 +84,7 @@ class Prefetch:
     )
 
     def __init__(self, cursor: HashCursor, block_size: int, first: int, digests: list[bytes]) -> None:
-        #: The prompt, with its hashes computed.
+        #: The prompt, whose block hashes are computed.
         self.cursor = cursor
         self._block_size = block_size
         self._first = first  # number of blocks cached on the device

@@ -72,7 +72,10 @@ class S3:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Stores the text of a namespace, which is only for people."""
+        """Stores the JSON text of a namespace, which people and tools read.
+
+        The store itself does not need it.
+        """
         obstore.put(self._bucket, self._path(f"{digest}.json"), text.encode(), use_multipart=False)
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:

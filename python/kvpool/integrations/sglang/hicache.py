@@ -200,7 +200,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         host_indices: Any,
         extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> list[bool]:
-        """Loads pages into the host pool. Returns which of them were found."""
+        """Loads pages from the store into the host pool. Returns which of them were found."""
         return self._load(KV, keys, host_indices, self._until())()
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
@@ -386,7 +386,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return lambda: self._timed("backup", lambda: _guarded("save", wait, missed()), name, began)
 
     def _until(self) -> float:
-        """Returns the deadline of a call that begins now."""
+        """Returns the time at which a call that begins now has to end."""
         return time.monotonic() + self._settings.deadline
 
     def clear(self) -> bool:

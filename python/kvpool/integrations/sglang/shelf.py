@@ -227,7 +227,7 @@ class Shelf:
         return self._load_copied(self.pages, keys, tensors, self.pages.copy_out, until)
 
     def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Like ``save``, but from flat tensors."""
+        """Like the method ``save``, but stores flat tensors, one per page."""
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._save_copied(self.pages, keys, tensors, self.pages.copy_in, 0, until)
