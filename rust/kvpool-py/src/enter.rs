@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// State that several threads share.
+/// State that several threads share, and the queue of the calls that wait for its lock.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
     /// Number of calls that have ever waited (`tickets`), and the ticket of the call that may take the lock

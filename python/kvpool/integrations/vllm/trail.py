@@ -24,7 +24,7 @@ from kvpool import errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Errors whose texts contain nothing but block ids and counts.
+#: Errors whose texts contain only block ids and counts, so that logs may contain these texts.
 _ERRORS_WITH_TEXT = (
     errors.InvalidBlockError,
     errors.OutOfBlocksError,

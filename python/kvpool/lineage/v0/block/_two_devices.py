@@ -137,7 +137,10 @@ class TwoDevices:
             self._copies.append((gpu._to_face(own), gpu._to_face(shared)))
 
     def _take_plan(self) -> list[tuple[BlockId, BlockId]]:
-        """Takes the core's plan. Keeps the copies for ``clear_copy_on_writes``, and returns the swaps."""
+        """Takes the core's plan of copies and swaps.
+
+        Keeps the copies for ``clear_copy_on_writes``, and returns the swaps.
+        """
         faces = {TIERS[device]: allocator._to_face for device, allocator in self._allocators.items()}
         swaps: list[tuple[BlockId, BlockId]] = []
         for src, dst in self._tiers.take_plan().transfers:

@@ -238,7 +238,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
 
     @property
     def all_block_ids(self) -> frozenset[int]:
-        """All ids of both devices. O(blocks)."""
+        """The ids of all blocks of both devices. O(blocks)."""
         return self._allocator_on(Device.GPU).all_block_ids | self._allocator_on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
