@@ -10,5 +10,5 @@ FOLDER: Final = Path(__file__).with_name("data")
 
 
 def toml(name: str) -> dict[str, Any]:
-    """Reads and parses one of these TOML files."""
+    """Reads and parses a TOML file of the folder ``data``."""
     return tomllib.loads((FOLDER / name).read_text(encoding="utf-8"))

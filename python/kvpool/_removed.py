@@ -47,7 +47,7 @@ def _moved(path: str) -> Renamed:
     return Renamed(path, call)
 
 
-#: The old names that ``CacheManager`` and ``BlockPool`` both had.
+#: The old names that ``CacheManager`` and ``BlockPool`` both had, each with its replacement.
 _BOTH: Final = {
     "advance_time": _moved("clock.advance"),
     "observe_time": _moved("clock.observe"),

@@ -133,7 +133,7 @@ class PayloadError(KvpoolError, RuntimeError):
 
 
 class TimeBackwardsError(KvpoolError, ValueError):
-    """The given time is before an earlier one. The message contains both."""
+    """A clock was set to a time before the time of an earlier call. The message contains both times."""
 
 
 class PolicyError(KvpoolError, RuntimeError):

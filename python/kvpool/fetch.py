@@ -106,9 +106,9 @@ def fetch(
 
     Args:
         url: A URL that begins with ``http://`` or ``https://``.
-        seconds: The most seconds for the whole page, redirections included. The system's name
+        seconds: The largest number of seconds for the whole page, redirections included. The system's name
             resolution does not count.
-        most_bytes: The most bytes of the page.
+        most_bytes: The largest number of bytes of the page.
         headers: Headers of the request.
         direct: Whether to ignore the proxies that environment variables define.
 

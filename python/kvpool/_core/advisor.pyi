@@ -11,7 +11,7 @@ __all__ = [
 
 @type_check_only
 class AdvicePoint(TypedDict):
-    """The hit rate, 0 to 1, of a cache of one size."""
+    """A point of a hit-rate curve: the estimated hit rate, 0 to 1, of a cache of one size."""
 
     blocks: int
     block_hit_rate: float
@@ -126,6 +126,6 @@ class AdvisorConfig:
         """The number of block references after which all counts are halved. None if the pool chooses it."""
     @property
     def seed(self) -> int:
-        """The seed that selects the sample."""
+        """The seed that selects which blocks are sampled."""
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]

@@ -52,7 +52,7 @@ class Explanation:
         """The id of the request."""
     @property
     def admission(self) -> int:
-        """The number of this admission, from 1 on. Resumptions are counted as admissions."""
+        """The number of this admission in the manager, from 1 on. Resumptions count as admissions."""
     @property
     def resumed(self) -> bool:
         """Whether the request was resumed after a preemption.
@@ -149,7 +149,7 @@ class MissSpan:
         """The time of the last ``clock.advance`` before the content was removed from the cache, or None."""
     @property
     def group(self) -> int | None:
-        """The KV-cache group that lacks blocks for a hit, or None."""
+        """The KV-cache group whose missing blocks prevent a hit on this span, or None."""
     @property
     def policy(self) -> str | None:
         """The policy that evicted the content, or None.

@@ -372,7 +372,7 @@ class ChainLink:
         """
     @property
     def digest(self) -> bytes:
-        """The digest of the block and all blocks before it."""
+        """The digest that identifies the block together with all blocks before it."""
     @property
     def depth(self) -> int:
         """The position of the block in its chain, from 0 on."""

@@ -174,7 +174,7 @@ class JournalReport:
 
 @final
 class JournalDifference:
-    """The first difference between a replay and its journal."""
+    """The first difference between the results of a replay and the results in the journal."""
 
     @property
     def kind(self) -> DifferenceKind:
@@ -193,7 +193,7 @@ class JournalDifference:
         """
     @property
     def asked(self) -> str | None:
-        """The method that was called, and its arguments."""
+        """The method that the differing operation called, and its arguments."""
     @property
     def found(self) -> str | None:
         """The result of the call in this build, or the broken invariant."""

@@ -90,12 +90,10 @@ class CacheManager:
             that the records of a block are consistent. 0 scrubs no blocks.
         metrics: Counts ages of blocks at hits and evictions, causes of evictions, and hits per tenant, for
             ``diagnose.metrics`` and ``kvpool.metrics``. Takes 24 bytes per block of each tier.
-        keep_tokens: Keeps the tokens of cached blocks, so that ``prepare``, ``admit`` and the other calls that
-            take a prompt do not hash its cached beginning: 15 to 20 ns per block of 16 tokens instead of 80.
-            Hashes and hits do not depend on this setting. Takes 101 bytes per block of 16 tokens; 85 with
-            ``verify="fingerprint"``, and 21 with ``verify="tokens"``. Every prompt is hashed with a
-            ``Policy`` of your own, and with groups whose first group does not have full attention and blocks
-            of ``block_size`` tokens.
+        keep_tokens: Keeps the tokens of cached blocks, so that ``prepare``, ``admit`` and the other calls
+            that take a prompt do not hash its cached beginning: 15 to 20 ns instead of 80 ns per block of 16
+            tokens. Hashes and hits do not depend on this setting. Takes 101 bytes per block of 16 tokens; 85
+            with ``verify="fingerprint"``, and 21 with ``verify="tokens"``. X
 
     Raises:
         InvalidArgumentError: A setting is out of range. The message names the setting and its limits.

@@ -63,7 +63,7 @@ class BlockAllocator:
     def release(self, block_ids: BlockIds) -> None:
         """Releases one reference per id. Blocks without further references become free.
 
-        The last of these blocks is allocated first. O(1) per block.
+        Of these blocks, the last one in ``block_ids`` is the first to be allocated again. O(1) per block.
 
         Raises:
             InvalidBlockError: An id is unknown or the null block, or appears more often than the block

@@ -34,7 +34,7 @@ class StoredEvent(TypedDict):
 
 @type_check_only
 class RemovedEvent(TypedDict):
-    """An event: a content is no longer cached, because its last computed block was removed.
+    """An event: a content is no longer cached, because the only remaining computed block with it was removed.
 
     Lookups in the KV-cache group ``group`` no longer find its hash.
     """

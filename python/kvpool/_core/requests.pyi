@@ -383,7 +383,7 @@ class Match:
     def __new__(cls, chain: _Chain, block_ids: BlockIds, start: int = 0) -> Self: ...
     @property
     def start(self) -> int:
-        """The position in the chain of the first block."""
+        """The position of the first matched block in the chain."""
     @property
     def block_ids(self) -> list[int]:
         """The ids of the blocks when they matched."""
@@ -412,7 +412,10 @@ class Probe:
         """
     @property
     def pending_blocks(self) -> int:
-        """Number of registered blocks after the cached blocks. Their KV is still being computed."""
+        """Number of registered blocks of the chain after the cached blocks.
+
+        Requests are still computing their KV.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
@@ -435,7 +438,7 @@ class ManagerStats:
         """Number of requests whose blocks are in the host tier."""
     @property
     def moving(self) -> int:
-        """Number of requests that a swap moves now."""
+        """Number of requests whose blocks a running swap moves between the tiers."""
     @property
     def loading(self) -> int:
         """Number of requests for which a connector is loading external tokens."""

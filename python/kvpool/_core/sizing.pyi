@@ -234,10 +234,10 @@ class PolicyRun:
         """The number of blocks of the cache."""
     @property
     def block_hits(self) -> int:
-        """The number of references that were hits."""
+        """The number of block references that were hits."""
     @property
     def token_hits(self) -> int:
-        """The number of prompt tokens in the references that were hits."""
+        """The number of prompt tokens in the blocks that were hits."""
     @property
     def block_hit_rate(self) -> float:
         """The number of hits divided by the number of references, 0 to 1."""

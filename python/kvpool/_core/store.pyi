@@ -107,7 +107,7 @@ class Arena:
         """The number of bytes of a slot."""
     @property
     def stride(self) -> int:
-        """The number of bytes from one slot to the next."""
+        """The number of bytes from the beginning of one slot to that of the next."""
     @property
     def address(self) -> int:
         """The address of the first slot."""
@@ -644,7 +644,7 @@ class StoreStats:
         """Largest number of bytes that objects, transfers and space still to be cleared can take."""
     @property
     def capacity_bytes(self) -> int:
-        """The limit of ``bytes``."""
+        """The limit of the attribute ``bytes``."""
     @property
     def in_flight(self) -> int:
         """Number of objects in transfer, including those whose deadline has passed."""
@@ -662,25 +662,25 @@ class StoreStats:
         """Number of objects found at the opening that are damaged, or have another namespace or format."""
     @property
     def loads(self) -> int:
-        """Number of objects that were loaded."""
+        """Number of objects that were loaded into slots so far."""
     @property
     def loaded_bytes(self) -> int:
         """Number of bytes of the payloads of loaded objects."""
     @property
     def misses(self) -> int:
-        """Number of loads that missed, for any reason."""
+        """Number of loads that did not return their object, for any reason."""
     @property
     def writes(self) -> int:
-        """Number of objects that were written."""
+        """Number of objects that were written to the back end so far."""
     @property
     def written_bytes(self) -> int:
         """Number of bytes of the payloads of written objects."""
     @property
     def known(self) -> int:
-        """Number of offers of objects that the store already had or was writing."""
+        """Number of times that ``put`` offered an object that the store already had or was writing."""
     @property
     def not_admitted(self) -> int:
-        """Number of offers that were not admitted."""
+        """Number of times that ``put`` offered an object that the admission setting did not admit."""
     @property
     def evicted(self) -> int:
         """Number of objects evicted to make space for others."""
@@ -763,7 +763,7 @@ class StoreFolder:
         """The number of objects for which the folder has space."""
     @property
     def object_bytes(self) -> int:
-        """Number of bytes of the disk that an object takes."""
+        """Number of bytes that each object takes on the disk, header and padding included."""
     @property
     def io(self) -> str:
         """How a store on this machine would move bytes. See ``Store.io``."""

@@ -85,12 +85,13 @@ class Trace:
             path: The file. ``"-"`` is standard input. In a folder, all .json and .jsonl files are read,
                 plain or .gz.
             format: One of ``trace_formats()``. ``"auto"`` detects the format from the first record.
-            block_tokens: The number of tokens per id, at least 1. The default is the size in the trace. For
-                formats that do not contain a size, the default is 512 for Mooncake's and 16 for
-                ``"bailian"``. If the trace contains another size, its blocks are converted.
+            block_tokens: The number of tokens per block, at least 1. Each id in ``hash_ids`` identifies one
+                block. The default is the size in the trace. For formats that do not contain a size, the
+                default is 512 for Mooncake's and 16 for ``"bailian"``. If the trace contains another size,
+                its blocks are converted.
             limit: The largest number of requests to read, at least 1.
-            check_prefixes: Whether to check that every id has one parent. False saves 40 to 80 bytes per
-                distinct id.
+            check_prefixes: Whether to check that each block id always follows the same id in prompts. False
+                saves 40 to 80 bytes per distinct id.
             sort: Whether to sort requests by arrival. False refuses requests that are out of order.
             sessions_at_once: For ``"kv-cache-tester"``, the number of sessions that run at a time, at least
                 1. By default all sessions begin at the same time.
@@ -141,7 +142,7 @@ class Trace:
         Args:
             requests: The number of requests, at least 1.
             seed: The seed of the random draws, 0 to ``2**64 - 1``.
-            block_tokens: The number of tokens per id.
+            block_tokens: The number of tokens per block. Each id in ``hash_ids`` identifies one block.
             rate_per_s: The mean number of arrivals per second of trace time, 4 by default.
             chat_fraction: The share of requests that are turns of chats, 0.5 by default.
             agent_fraction: The share of requests that are steps of agents, 0.3 by default. All other
@@ -191,8 +192,8 @@ class Trace:
         blocks, the same tokens hit as before. Block ids change. O(block references).
 
         Args:
-            block_tokens: The new number of tokens per id, a multiple or a divisor of the trace's
-                current number.
+            block_tokens: The new number of tokens per block, a multiple or a divisor of the trace's current
+                number.
 
         Raises:
             InvalidArgumentError: Neither size divides the other, or ``block_tokens`` is negative.
@@ -225,7 +226,7 @@ class Trace:
         """The format from which the trace was read. None for a generated trace."""
     @property
     def block_tokens(self) -> int:
-        """The number of tokens per id."""
+        """The number of tokens per block. Each id in ``hash_ids`` identifies one block."""
     def notes(self) -> ReadNotes:
         """Returns the counts of the records that were read, and of their irregularities.
 
@@ -243,9 +244,9 @@ class TraceReader:
     Args:
         path: The file or folder, as in ``Trace.read``. The other arguments are also those of ``Trace.read``.
         format: The format, or ``"auto"``.
-        block_tokens: The number of tokens per id.
+        block_tokens: The number of tokens per block. Each id in ``hash_ids`` identifies one block.
         limit: The largest number of requests to read.
-        check_prefixes: Whether to check that every id has one parent.
+        check_prefixes: Whether to check that each block id always follows the same id in prompts.
         sort: Whether to sort requests by arrival.
         sessions_at_once: The number of sessions that run at a time.
         event_gap_s: The number of seconds within which a continued chain is considered to be the same

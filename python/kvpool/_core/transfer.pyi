@@ -172,7 +172,7 @@ class BlockStore:
         """Whether the host memory of the store is page-locked."""
     @property
     def why_pageable(self) -> str | None:
-        """Why a host pool is not page-locked although it was allowed, or None."""
+        """The reason why a host pool is not page-locked although the caller allowed it, or None."""
     @property
     def pages(self) -> Literal["small", "transparent", "huge"] | None:
         """The kind of memory pages of a host pool: small, transparent or huge. None for other memory."""

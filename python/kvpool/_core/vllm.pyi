@@ -127,7 +127,7 @@ class VllmFeed:
         ``new`` has an item per block: whether its key is new to the index, or None if the block was skipped.
         """
     def cleared(self) -> None:
-        """Adds a change that removes all cached content."""
+        """Records that the pool has dropped all cached content."""
 
 @final
 class VllmPool:
@@ -217,7 +217,7 @@ class VllmPool:
             InvalidArgumentError: ``count`` is negative, or above the length of the queue.
         """
     def owns(self, block: object) -> bool:
-        """Returns whether an object is a block of this pool."""
+        """Returns whether an object is a ``VllmBlock`` of this pool."""
     @overload
     def allocate(
         self, n: int, observed: Literal[False] = False, feed: VllmFeed | None = None
@@ -582,10 +582,11 @@ class VllmGroups:
     - ``this_step``: for a group of states, the set of keys that were cached in this step of the engine.
       Otherwise None;
     - ``states``: for a group of aligned recurrent states, a dict. Otherwise None. In the dict,
-      ``speculative`` is the number of speculative blocks. ``junctions`` is whether the group caches at
-      junctions, and ``drops`` whether it drops the end of a hit. ``lookahead`` is the number of tokens
-      after a block that its digest covers. ``allocated`` (a set), ``retired``, ``last``, ``partial``,
-      ``checkpoints`` and ``tails`` (dicts) are the records of vLLM's manager by request id.
+      ``speculative`` is the number of speculative blocks. ``junctions`` is whether the group also caches
+      states at junctions, where prompts diverge, and ``drops`` whether it drops the end of a hit.
+      ``lookahead`` is the number of tokens after a block that its digest covers. ``allocated`` (a set),
+      ``retired``, ``last``, ``partial``, ``checkpoints`` and ``tails`` (dicts) are the records of vLLM's
+      manager by request id.
 
     Args:
         core: The pool.

@@ -83,7 +83,8 @@ _app.command("top", epilog=EXAMPLES["top"])(top_command)
 _app.command("generate", epilog=EXAMPLES["generate"])(generate_command)
 _app.command("models", epilog=EXAMPLES["models"])(models_command)
 _app.command("completion", epilog=EXAMPLES["completion"])(completion_command)
-# An argument such as -1 looks like an option, but is an invalid token. The command reports the error.
+# An argument such as -1 looks like an option. Here it is passed to the command, which reports it as an
+# invalid token.
 _app.command("hash", epilog=EXAMPLES["hash"], context_settings={"ignore_unknown_options": True})(hash_command)
 
 #: Base class of the option parser's errors, from Click, or from Typer's copy of it.

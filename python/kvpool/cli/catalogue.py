@@ -117,7 +117,7 @@ def _all_shapes(dtype: str | None) -> list[KvShape]:
     except ValueError as error:
         raise bad_usage(error) from None
     for model in model_names():
-        # kv_shape raises ValueError if the model's KV cannot have this format.
+        # The function kv_shape raises ValueError if the model's KV cannot have this format.
         with contextlib.suppress(ValueError):
             shapes.append(kv_shape(model, name))
     return shapes

@@ -40,7 +40,7 @@ POINTS: Final = "points"
 #: The largest value that is accepted as a share. Rounding errors may exceed 1.
 _LARGEST_SHARE: Final = 1 + 1e-9
 
-#: Figures of this size or above are refused, because no valid report has them.
+#: A report with a figure of this size or above is refused, because no valid report has one.
 _LARGEST: Final = 1e18
 
 
@@ -100,7 +100,7 @@ class Curve:
     points: list[tuple[int, float]]
     #: The report that the curve belongs to: 0 for A, 1 for B.
     side: int
-    #: Whether the points are drawn as marks, because there are few.
+    #: Whether each point is drawn as a mark, because the curve has few points.
     marked: bool
 
     def __post_init__(self) -> None:
@@ -367,7 +367,7 @@ def _size_sections(
 def _by_size(report: Mapping[str, Any], known: Mapping[int, str]) -> dict[str, dict[str, float]]:
     """Return the block hit rate of each policy and of the optimum, by the name of the size.
 
-    Two sizes that the user gave with the same text have the same name.
+    If the user gave the sizes of both reports with the same text, such as ``5 %``, they have the same name.
     """
     named = [(policy["name"], policy["hits"]) for policy in report["policies"]]
     if report["optimum"] is not None:

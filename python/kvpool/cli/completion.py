@@ -44,6 +44,6 @@ def proposals(command: Any, environment: MutableMapping[str, str] = os.environ) 
     try:
         return int(shells.shell_complete(command, {}, "kvpool", _VARIABLE, instruction))
     except (KeyError, ValueError):
-        # The variable was set by hand, without the other variables that a shell sets. So there is nothing to
-        # complete.
+        # The user has set the variable ``_KVPOOL_COMPLETE`` by hand, without the other variables that a shell
+        # sets. So there is nothing to complete.
         return 1

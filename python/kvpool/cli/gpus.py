@@ -223,7 +223,7 @@ def _joined(name: str) -> str:
 
 
 def kv_heads(shape: KvShape) -> int | None:
-    """Return the smallest number of KV heads of an attention layer.
+    """Return the smallest number of KV heads that an attention layer of the model has.
 
     >>> from kvpool.models import kv_shape
     >>> [kv_heads(kv_shape(name)) for name in ("Llama-3.1-8B", "DeepSeek-V3", "Gemma-4-31B")]

@@ -411,7 +411,7 @@ def _check_new(output: Path | None) -> None:
 
 @contextlib.contextmanager
 def _new_text(output: Path) -> Iterator[IO[str]]:
-    """Open a new file. If writing it fails, remove it."""
+    """Open a new file for writing. If writing fails, remove the file."""
     with output.open("x", encoding="utf-8") as file:
         try:
             yield file

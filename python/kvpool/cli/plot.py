@@ -43,7 +43,7 @@ class HitRatePlot:
         return hits
 
     def sample(self) -> None:
-        """Records the hit counts of the requests so far."""
+        """Records the hit counts of the requests that the replay has finished so far."""
         self._samples.append(self._hits())
 
     def draw(self, title: str) -> None:

@@ -21,7 +21,7 @@ SHAPE_HINT: Final = (
     "--model NAME (kvpool models lists them), --config FILE, or --layers, --kv-heads and --head-dim"
 )
 
-#: Arguments of the library whose option has another name, and the name of the option without ``--``.
+#: Maps arguments of library functions to their options, without ``--``, if the option has another name.
 _OPTION_NAMES: Final = {"accuracy": "hints", "algorithm": "hash", "block_tokens": "trace-block-size"}
 
 
@@ -43,7 +43,7 @@ _UNKNOWN: Final = re.compile(
     r"""(?P<what>unknown [a-z ]+?|[a-z_]+ is) ["'](?P<given>.*?)["'](?:,|;|:) """
     r"""(?:known:|allowed:|must be one of|must be of) (?P<known>[\w., -]+)(?:; (?P<removal>.+))?"""
 )
-#: Beginnings of such error messages, and the option that is wrong.
+#: Beginnings of error messages about an unknown name, and the option with that name.
 _TAKES: Final = {
     "unknown hash algorithm": "--hash",
     "unknown verify mode": "--verify",
@@ -117,7 +117,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ("No such file", "check the path; a relative one begins in this directory"),
     ("Is a directory", "give a file in it"),
 )
-#: Hints like ``_HINTS``, only for errors of traces.
+#: Hints in the form of ``_HINTS``. They are used only for errors in a trace.
 _TRACE_HINTS: Final = (
     ("sort the trace by timestamp", "--sort puts its requests in order of arrival"),
     ("a trace has one format", "--format NAME reads every record as that format"),

@@ -122,7 +122,7 @@ class Texts:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def length(self, text: str) -> int:
-        """Return the number of tokens of an answer."""
+        """Return the number of tokens of a model's answer."""
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
 
@@ -210,7 +210,8 @@ def _of_record(record: dict[str, Any], texts: Texts | None) -> Iterator[Asked]:
         if messages[-1]["role"] != "assistant":
             yield Asked(when, needed.of_chat(messages, tools), _answer(record, texts), extra=extra)
             return
-        # The log has a finished conversation. It becomes one request for each answer.
+        # The line of the log has a finished conversation. It becomes one request for each answer of the
+        # model.
         answers = [at for at, message in enumerate(messages) if at and message["role"] == "assistant"]
         for turn, at in enumerate(answers):
             output = needed.length(messages[at]["content"])

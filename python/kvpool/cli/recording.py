@@ -150,7 +150,8 @@ class Recorder:
         self._context = zmq.Context()
         self._replay: Any = None
         self.counts = Counts()
-        #: The number of the next batch to record, and of the last batch that was received live.
+        #: The number of the next batch to record, and of the last batch that was received live, not by a
+        #: replay.
         self._next: int | None = None
         self._live = -1
         try:

@@ -107,7 +107,8 @@ def replay_command(
     except InvalidArgumentError as error:
         raise bad_usage(error) from None
     groups = capacity.groups
-    # With a hybrid model, lookup mode uses a manager, so ``--explain`` is allowed. Without, it uses a pool.
+    # For a hybrid model, lookup mode uses a manager, so ``--explain`` is allowed. For other models, it uses a
+    # pool, which records no reasons for misses.
     timed = [name for name in given if name != "explain" or groups is None]
     if mode == "lookup" and timed:
         refused = ", ".join(f"--{name.replace('_', '-')}" for name in timed)

@@ -69,7 +69,7 @@ def stacks(
     start: Callable[[list[tuple[int, float]]], Replay],
     run: Callable[[Replay, str], None],
 ) -> list[dict[str, Any]]:
-    """Replay the trace with the device alone, and then with one more tier each time, but not all."""
+    """Replay the trace with the device alone, then with one more tier each time, except with all."""
     measured = []
     for at in range(len(tiers)):
         replay = start(below[:at])

@@ -1,4 +1,4 @@
-"""The report of ``kvpool size`` as tables to read."""
+"""Prints the report of ``kvpool size`` as tables for a terminal."""
 
 from __future__ import annotations
 

@@ -30,10 +30,11 @@ __all__ = ["Measured", "Way", "measure"]
 #: The number of seconds after which a transfer that has not ended is abandoned.
 _DEADLINE: Final = 120.0
 
-#: The largest number of objects, because the keys and times of all are kept in memory.
+#: The largest number of objects. The keys and times of all objects are kept in memory, so their number is
+#: limited.
 _MOST_OBJECTS: Final = 1 << 24
 
-#: Number of keys per lookup. This is a prompt of 16,384 tokens in blocks of 16.
+#: Number of keys per lookup: as many as a prompt of 16,384 tokens has blocks of 16 tokens.
 _LOOKED_UP: Final = 1024
 
 #: Number of bytes of the disk that must remain free.

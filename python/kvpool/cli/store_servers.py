@@ -40,7 +40,7 @@ _MAX_PROBLEMS: Final = 10_000
 
 @dataclasses.dataclass(slots=True)
 class _Found:
-    """The results of reading all pages of objects."""
+    """The results of reading all pages of a back end's list of objects."""
 
     objects: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     payload_bytes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
@@ -191,7 +191,10 @@ def _walk(
     verify: bool,
     progress: bool,
 ) -> None:
-    """Call ``each`` for every page of objects, at most until ``until``, a value of ``time.monotonic``."""
+    """Call the function ``each`` with every page of objects.
+
+    The call ends at the time ``until``, a value of ``time.monotonic``, even if pages remain.
+    """
     console = Console(stderr=True)
     columns = (TextColumn(name), BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(

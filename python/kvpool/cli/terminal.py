@@ -73,9 +73,9 @@ _COLOUR: Final = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TTY_COMPATIBLE"
 class _Guarded:
     """A text stream that writes control characters as escapes.
 
-    Line ends, tabs and carriage returns are written as they are. On a terminal, this also holds for the
-    colours and cursor moves of Rich. Titles, links, bells and changes of the direction of writing are always
-    escaped.
+    Line ends, tabs and carriage returns are written as they are. On a terminal, the colours and cursor moves
+    of Rich are also written as they are. Titles, links, bells and changes of the direction of writing are
+    always escaped.
     """
 
     def __init__(self, stream: TextIO) -> None:

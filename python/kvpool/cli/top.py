@@ -35,7 +35,7 @@ _LEAST_SECONDS: Final = 10.0
 
 
 class TopError(KvpoolError):
-    """An error with a hint that ends the command with exit code 1."""
+    """An error that ends the command with exit code 1, and a hint for the user."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -192,7 +192,7 @@ class _Screen:
         self._put(told, note)
 
     def note(self, note: str) -> None:
-        """Show the previous reading with a note about a problem."""
+        """Show the previous reading again, with a note about the problem that prevented a new one."""
         if self._as_json:
             typer.echo(f"warning: {note}", err=True)
         elif self._last is not None:

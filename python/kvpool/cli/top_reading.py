@@ -51,7 +51,7 @@ class Reading:
                 yield labels, value
 
     def sum(self, name: str, **where: str) -> float:
-        """Return the sum of the samples of a metric that have these labels."""
+        """Return the sum of those samples of a metric that have the labels ``where``."""
         return sum(value for _, value in self.rows(name, **where))
 
     def by(self, name: str, label: str, **where: str) -> dict[str, float]:

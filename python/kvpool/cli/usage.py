@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["described", "did_you_mean"]
 
-#: A text for the valid values, by pydantic's name of the error.
+#: Maps pydantic's name of an error to a text that describes the valid values.
 _REQUIREMENTS: Final = {
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("kvpool.events")
 
-#: Seconds between two parts of a replay.
+#: Seconds that the thread pauses between two parts of a replay.
 PAUSE = 0.001
-#: The most bytes that one part of a replay contains. A larger batch is sent as a part of its own. The
-#: GIL is held while the bytes are copied.
+#: The largest number of bytes that one part of a replay contains. A larger batch is sent as a part of its
+#: own. The GIL is held while the bytes are copied.
 REPLAY_BYTES = 64 << 10
 #: The default first batch number is the Unix time in seconds, shifted left by this number of bits.
 PER_SECOND_BITS = 20
@@ -95,8 +95,8 @@ class Publisher:
             that an earlier run can have used.
         interval: Seconds between turns.
         heartbeat: Seconds without a batch after which a sink gets an empty batch.
-        capacity: The most changes that may wait for a turn. Further changes are dropped. The next turn
-            then compares every block to make up for them.
+        capacity: The largest number of changes that may wait for a turn. Further changes are dropped. The
+            next turn then compares every block to make up for them.
         start: Whether to start the thread. Without the thread, call :meth:`flush` yourself.
 
     Raises:
@@ -158,8 +158,8 @@ class Publisher:
         return lambda start, limit: self._core.replay(number, start, limit, REPLAY_BYTES)
 
     def _run(self) -> None:
-        # The first turn starts immediately. It informs running consumers that the contents of an
-        # earlier run are gone.
+        # The first turn starts immediately. It informs running consumers that the contents that an earlier
+        # run of this publisher reported no longer exist.
         due, pause = time.monotonic(), 0.0
         while not self._end.wait(pause):
             more = False

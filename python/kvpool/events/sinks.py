@@ -26,7 +26,7 @@ Form: TypeAlias = Literal["vllm", "vllm-array", "vllm-bytes", "vllm-array-bytes"
 
 
 class Replays(Protocol):
-    """Returns stored batches, with which a sink answers a replay request."""
+    """A function that returns stored batches. A sink answers replay requests with them."""
 
     def __call__(self, start: int, limit: int) -> list[tuple[int, bytes]]:
         """Returns at most ``limit`` of the sink's stored batches, starting at number ``start``.
@@ -36,7 +36,7 @@ class Replays(Protocol):
 
 
 class Sink(Protocol):
-    """Takes numbered batches. No method may block."""
+    """A destination of numbered batches, such as a socket. No method may block."""
 
     @property
     def form(self) -> Form:
@@ -44,11 +44,11 @@ class Sink(Protocol):
 
     @property
     def replay_batches(self) -> int:
-        """The most batches that the publisher stores for replays to this sink."""
+        """The largest number of batches that the publisher stores for replays to this sink."""
 
     @property
     def replay_bytes(self) -> int:
-        """The most bytes of these stored batches."""
+        """The largest number of bytes of these stored batches."""
 
     def open(self, replays: Replays) -> None:
         """Starts the sink. The thread that makes the publisher calls it once."""
@@ -67,7 +67,7 @@ class Sink(Protocol):
         """Answers a part of the waiting replay requests. Returns whether more answers are waiting."""
 
     def close(self) -> None:
-        """Releases the sink's resources. The sink sends nothing more."""
+        """Closes the sink, and releases its resources. The sink sends nothing more."""
 
 
 class CallSink:
@@ -76,9 +76,9 @@ class CallSink:
     Args:
         call: The function. If it raises, the exception is logged, and the batch is lost.
         form: The encoding of the events.
-        room: The most batches that wait for a slow function. Further batches are lost. Once the
+        room: The largest number of batches that wait for a slow function. Further batches are lost. Once the
             function has taken all waiting batches, all cached contents are sent again.
-        patience: The most seconds that :meth:`close` waits.
+        patience: The largest number of seconds that :meth:`close` waits.
     """
 
     replay_batches = 1

@@ -27,9 +27,10 @@ logger = logging.getLogger("kvpool.events")
 LONGEST_FRAME: Final = 1024
 #: A peer that reads nothing for this number of seconds loses its replay, and over TCP its connection.
 PATIENCE: Final = 10.0
-#: Seconds that a peer may take for its handshake.
+#: Seconds that a peer may take for ZeroMQ's handshake. After that, its connection is closed.
 _HANDSHAKE: Final = 5.0
-#: The most messages of one peer that ZeroMQ queues for reading. Further messages wait in the kernel.
+#: The largest number of messages of one peer that ZeroMQ queues for reading. Further messages wait in the
+#: kernel.
 _REQUESTS: Final = 16
 #: Bytes that the kernel buffers for each connection, in each direction.
 _KERNEL_BYTES: Final = 256 << 10
@@ -65,8 +66,8 @@ class BoundedSocket:
         kind: ``zmq.PUB`` or ``zmq.ROUTER``.
         endpoint: The endpoint. A port of ``*`` or 0 means any free port.
         bound: Whether to bind the socket; otherwise it connects.
-        high_water_mark: The most messages that wait for one peer.
-        most_peers: The most connections.
+        high_water_mark: The largest number of messages that wait for one peer.
+        most_peers: The largest number of connections.
 
     Raises:
         InvalidArgumentError: The endpoint is not available.
@@ -87,7 +88,8 @@ class BoundedSocket:
         # Plain ints are used in every turn, because comparing members of zmq's enumerations is slow.
         self._events, self._readable = int(zmq.EVENTS), int(zmq.POLLIN)
         self._peers: set[int] = set()
-        #: Number of connections that were closed because the limit was reached.
+        #: Number of connections that this object closed because the socket already had ``most_peers``
+        #: connections.
         self.refused = 0
         self.waiting = Waiting()
         self.socket = context.socket(kind)
@@ -168,7 +170,7 @@ class BoundedSocket:
 
     @property
     def peers(self) -> int:
-        """Number of connections of a bound socket at the time of the last :meth:`watch`."""
+        """Number of connections of a bound socket at the time of the latest call of :meth:`watch`."""
         return len(self._peers)
 
     def close(self) -> None:

@@ -29,14 +29,14 @@ logger = logging.getLogger("kvpool.events")
 END: Final = b"\xff" * 8
 #: Number of batches in one part of a replay. The GIL is held while a part is sent.
 AT_ONCE: Final = 8
-#: The most consumers that may wait for replays. Further requests are dropped without an answer. A
-#: second request of the same consumer replaces its first one.
+#: The largest number of consumers that may wait for replays. Further requests are dropped without an answer.
+#: A second request of the same consumer replaces its first one.
 MOST_REPLAYS: Final = 64
 #: For this number of seconds after sending a part, the next turn comes early to check whether the part
 #: was taken.
 _EAGER_SECONDS: Final = 0.1
-#: The most messages that wait for one consumer: a part, its end, and messages that ZeroMQ has not yet
-#: counted as sent.
+#: The largest number of messages that wait for one consumer: a part, its end, and messages that ZeroMQ has
+#: not yet counted as sent.
 _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 
 
@@ -44,7 +44,7 @@ _HIGH_WATER_MARK: Final = 8 * AT_ONCE
 class _ReplayRequest:
     """The latest request of a consumer, and the state of its replay."""
 
-    #: The frames with which each answer to this consumer begins.
+    #: The frames with which each answer to this consumer begins: its name, and an empty frame if it sent one.
     head: list[bytes]
     #: The number of the next batch to send.
     next: int
@@ -66,9 +66,9 @@ class ReplaySocket:
         endpoint: The endpoint. The socket is always bound to it.
         replays: Returns the stored batches.
         topic: The frame before a batch.
-        most_bytes: The most bytes of replays that wait to be sent, for all consumers together. One more
-            part may exceed the limit. A part has up to 64 KiB, or consists of one larger batch.
-        most_peers: The most connections.
+        most_bytes: The largest number of bytes of replays that wait to be sent, for all consumers together.
+            One more part may exceed the limit. A part has up to 64 KiB, or consists of one larger batch.
+        most_peers: The largest number of connections.
         clock: Returns the time in seconds.
 
     Raises:
@@ -142,7 +142,7 @@ class ReplaySocket:
         return any(now - asked.sent < _EAGER_SECONDS or name in ready for name, asked in self.asked.items())
 
     def _send(self, asked: _ReplayRequest, now: float) -> bool:
-        """Sends one part of a replay. Returns whether more parts follow."""
+        """Sends the next part of a consumer's replay. Returns whether more parts follow."""
         batches = self._replays(asked.next, AT_ONCE)
         asked.part, asked.sent = [], now
         for number, batch in batches:

@@ -57,13 +57,13 @@ class ZmqSink:
         form: The encoding of the events.
         bind: Whether to bind the endpoint or to connect to it. By default, the sink binds endpoints
             that have a wildcard, are on the loopback interface, or are ``ipc`` or ``inproc``.
-        high_water_mark: The most batches that wait for one subscriber.
-        replay_batches: The most batches that are stored for replays.
-        replay_bytes: The most bytes of these stored batches.
-        waiting_bytes: The most bytes of live batches that wait for all subscribers together. A batch
-            that would exceed this limit is lost.
-        waiting_replay_bytes: The most bytes of replays that wait for all consumers together.
-        most_peers: The most connections that each of the two sockets accepts.
+        high_water_mark: The largest number of batches that wait for one subscriber.
+        replay_batches: The largest number of batches that are stored for replays.
+        replay_bytes: The largest number of bytes of these stored batches.
+        waiting_bytes: The largest number of bytes of live batches that wait for all subscribers together. A
+            batch that would exceed this limit is lost.
+        waiting_replay_bytes: The largest number of bytes of replays that wait for all consumers together.
+        most_peers: The largest number of connections that each of the two sockets accepts.
 
     Raises:
         MissingPackageError: The package ``pyzmq`` is missing.
@@ -199,7 +199,7 @@ class ZmqSink:
         return self._live is not None
 
     def serve(self) -> bool:
-        """Reads replay requests, and sends one part of the answers."""
+        """Reads replay requests, and sends the next part of one waiting replay."""
         self._owner.check()
         if self._live is not None:
             self._live.watch()

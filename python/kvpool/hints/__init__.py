@@ -44,7 +44,7 @@ __all__ = ["Answer", "HintRules", "Hints", "Outcome", "Sessions", "of_vllm_reque
 _SESSION: Final = 60
 _BREAKPOINT: Final = 70
 _TTLS: Final = {"5m": 300.0, "1h": 3600.0}
-#: The most breakpoints of one prompt.
+#: The largest number of breakpoints of one prompt.
 _MOST_BREAKPOINTS: Final = 4
 _OFF: Final = "off"
 
@@ -159,8 +159,8 @@ class _Reader:
                 whys.append(f"number {nth} is no token behind the one before, with 5m or 1h")
                 continue
             if seconds > longest:
-                # Times must not increase from one breakpoint to the next. Otherwise, the prefix that a
-                # longer time depends on would expire first.
+                # The times to live must not increase from one breakpoint to the next. Otherwise, the prefix
+                # that a longer time depends on would expire first.
                 whys.append(f"number {nth}: {longest:g} s")
             if token > self.tokens:
                 whys.append(f"number {nth}: the prompt has {self.tokens} tokens")

@@ -21,24 +21,24 @@ __all__ = ["Range", "actions_of", "follow"]
 
 Range = tuple[int, int | None, Retention]
 
-#: The most actions of one envelope that are read. Further actions are ignored.
+#: The largest number of actions of one envelope that are read. Further actions are ignored.
 MAX_ACTIONS: Final = 64
-#: The priority of a ``retain`` action that gives none.
+#: The priority that a ``retain`` action sets if its payload contains no priority.
 _USUAL: Final = 70
 _NOT_RETENTION: Final = ("prefetch", "share", "transfer", "offload")
 
 
 class _Refused(Exception):  # noqa: N818 - not an error for callers
-    """Raised for an action that has no effect. Its message is the reason."""
+    """Raised for an action of an envelope that has no effect. Its message is the reason."""
 
 
 def _get(one: Any, name: str, default: Any = None) -> Any:
-    """Returns a field of a dict, or of an object."""
+    """Returns a field of an envelope or action, which is a dict or an object."""
     return one.get(name, default) if isinstance(one, dict) else getattr(one, name, default)
 
 
 def actions_of(envelope: Any) -> tuple[list[Any], list[Answer]]:
-    """Returns the actions of an envelope, and the answers about the envelope as a whole."""
+    """Returns the actions of an envelope, and the outcomes that concern the envelope as a whole."""
     actions = _get(envelope, "actions")
     if not isinstance(actions, (list, tuple)):
         return [], [Answer("kv_hints", "ignored", "it has no list of actions")]

@@ -26,8 +26,8 @@ class Sessions:
 
     Args:
         manager: A manager made with retention.
-        limit: The most sessions that are tracked. Each one stores the hashes of its last prompt: 32
-            bytes per block.
+        limit: The largest number of sessions that are tracked. Each one stores the hashes of its last prompt:
+            32 bytes per block.
 
     Raises:
         InvalidArgumentError: ``limit`` is below 1.

@@ -47,7 +47,7 @@ _SMALL: Final = 1 << 20
 #: A digest is cached only if the file was last changed at least this number of nanoseconds before it
 #: was read. The file system's clock has ticks, and two changes within one tick have the same times.
 _SETTLED: Final = 2_000_000_000
-#: The most digests that are cached. The oldest are dropped.
+#: The largest number of digests that are cached. The oldest are dropped.
 _MAX_ENTRIES: Final = 10_000
 _THREADS: Final = min(8, os.cpu_count() or 1)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")

@@ -88,7 +88,7 @@ class SequenceLike(Protocol):
 
     @property
     def logical_token_blocks(self) -> Sized:
-        """One entry for each block that the sequence's tokens need."""
+        """The logical blocks of the sequence: one entry for each block that its tokens need."""
 
 
 class SequenceGroupLike(Protocol):
@@ -248,7 +248,7 @@ class BlockAllocator:
         return [self._handle(block_id) for block_id in ids]
 
     def _handle(self, block_id: int) -> PhysicalTokenBlock:
-        """Makes the only handle on a block that has just been allocated."""
+        """Makes the handle on a block that has just been allocated. A block never has two handles."""
         block = PhysicalTokenBlock(self.device, self._number(block_id), self.block_size)
         block._owner, block._pool, block._id = self, self._pool, block_id
         return block

@@ -101,7 +101,7 @@ class GroupSwap:
         self._is_ended = False
         source, target = route
         pairs = swap.mapping.items() if swap else ()
-        #: For each source block, its destination block.
+        #: Maps each source block of the swap to its destination block.
         self.mapping = {source._number(src): target._number(dst) for src, dst in pairs}
 
     def complete(self) -> dict[int, int]:

@@ -56,8 +56,8 @@ class BlockPool:
     """Keeps idle token buffers for reuse. Several threads may share a pool.
 
     Args:
-        max_idle_tokens: The most token slots of all idle buffers together. A buffer that would exceed
-            this limit is dropped when it is returned.
+        max_idle_tokens: The largest number of token slots of all idle buffers together. A buffer that would
+            exceed this limit is dropped when it is returned.
 
     Raises:
         InvalidArgumentError: ``max_idle_tokens`` is negative.
@@ -122,7 +122,7 @@ class BlockPool:
                 self._idle_tokens += size
 
 
-#: The pool of all blocks for which no other pool is given.
+#: The pool of token buffers that all blocks use if the caller gives no other pool.
 _BLOCK_POOL: Final = BlockPool()
 # In a forked child, the pool is emptied and gets a new lock, because a thread that does not exist there
 # may hold the old one.

@@ -118,7 +118,7 @@ class KVCacheBlock:
     """Metadata of one block. An engine may set further attributes; ``reset`` does not change them."""
 
     block_id: int
-    #: Number of references. The caller counts them.
+    #: Number of references to the block. The caller counts them, not the queue.
     ref_cnt: int = 0
     token_ids: list[int] = field(default_factory=list)
     #: The key of the content. Only full blocks have one.
@@ -190,7 +190,7 @@ class FreeKVCacheBlockQueue:
         return self._blocks[order[position] - 1] if order else None
 
     def popleft(self) -> KVCacheBlock:
-        """Takes the first block.
+        """Removes the first free block from the queue, and returns it.
 
         Raises:
             NoFreeBlocksError: The queue is empty.

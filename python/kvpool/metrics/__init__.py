@@ -81,7 +81,7 @@ class Metrics:
                 raise InvalidArgumentError(f"also has {engine!r}: must be of {', '.join(get_args(Engine))}")
 
     def add(self, name: str, subject: Subject) -> None:
-        """Adds a manager, a pool or a store. The name must be unique.
+        """Begins to observe a manager, a pool or a store, under a name that must be unique.
 
         Raises:
             InvalidArgumentError: Another subject has the name, or the name has no UTF-8 form.
@@ -98,12 +98,12 @@ class Metrics:
             self._subjects[name] = subject
 
     def remove(self, name: str) -> None:
-        """Removes a subject. Does nothing if the name is unknown."""
+        """Stops observing the manager, pool or store with this name. Does nothing if the name is unknown."""
         with self._lock:
             self._subjects.pop(name, None)
 
     def collect(self) -> Samples:
-        """Reads all subjects, and returns every sample as a plain value."""
+        """Reads all observed managers, pools and stores, and returns every sample as a plain value."""
         with self._lock:
             subjects = dict(self._subjects)
         return collect(subjects)

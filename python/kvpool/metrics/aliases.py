@@ -28,8 +28,8 @@ class Alias:
     kind: Kind
     #: The metric's name in kvpool's catalogue.
     of: str
-    #: The values that the labels after ``pool`` must have in kvpool's samples. Other samples are left
-    #: out.
+    #: The values that kvpool's samples must have for their labels after ``pool``, in the order of the labels.
+    #: The alias does not include samples with other values.
     where: tuple[str, ...] = ()
     #: The label and the value that the engine uses in place of the labels of ``where``.
     label: tuple[str, str] | None = None
@@ -69,7 +69,7 @@ ALIASES: Final[dict[Engine, tuple[Alias, ...]]] = {
 
 
 def values(alias: Alias, samples: Samples) -> list[tuple[str, float | Buckets]]:
-    """Returns the values of an alias, by pool."""
+    """Returns the values that a metric of an engine gets, by pool."""
     found: list[tuple[str, float | Buckets]] = []
     sizes = {labels[0]: value for labels, value in samples.values.get("kvpool_block_size_tokens", [])}
     for (pool, *rest), value in samples.values.get(alias.of, []):

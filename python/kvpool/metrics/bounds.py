@@ -27,11 +27,11 @@ __all__ = ["LONGEST_REQUEST", "MOST_THREADS", "SECONDS", "BoundedServer", "Bound
 
 logger = logging.getLogger("kvpool.metrics")
 
-#: The most connections that are served at once. Each has its own thread.
+#: The largest number of connections that are served at once. Each has its own thread.
 MOST_THREADS: Final = 16
 #: Seconds after which any connection ends.
 SECONDS: Final = 10.0
-#: The most bytes of a request line and its headers.
+#: The largest number of bytes of a request line and its headers.
 LONGEST_REQUEST: Final = 128 << 10
 #: If no thread is free, the server closes a connection and waits this number of seconds for its
 #: thread.
@@ -42,7 +42,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     """Serves each connection with a thread of its own, at most :data:`MOST_THREADS` at once."""
 
     daemon_threads = True
-    #: The most connections that wait to be accepted. Further clients retry after a second.
+    #: The largest number of connections that wait to be accepted. Further clients retry after a second.
     request_queue_size = 128
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -70,7 +70,7 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serves a connection, on its thread."""
+        """Serves a connection on the connection's own thread, and frees the thread afterwards."""
         try:
             super().process_request_thread(request, client_address)
         finally:

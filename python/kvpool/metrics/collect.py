@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SCALES", "Buckets", "Samples", "Subject", "collect", "view_samples"]
 
-#: The types that can be observed.
+#: The types of objects whose counts this module can collect.
 Subject = CacheManager | BlockPool | Store
 
 #: The sizes in the hit-rate curve of the advisor, as multiples of the pool's size.

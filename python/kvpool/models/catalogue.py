@@ -207,7 +207,7 @@ _ENDINGS: Final = ("-instruct", "-chat", "-base", "-it", "-hf", "-bf16", "-fp8")
 
 
 def _key(name: str) -> str:
-    """Return the form of a model's name that is used for lookups."""
+    """Return the form of a model's name that lookups in the catalogue compare."""
     key = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-")
     key = key.removeprefix("meta-").removeprefix("nvidia-")
     # a name can have two endings, such as "-chat-hf"

@@ -34,7 +34,7 @@ __all__ = ["parse_config", "read_config"]
 
 _MOST_BYTES: Final = 16 << 20
 
-#: The most characters of a model's name that are used.
+#: The largest number of characters of a model's name that are used.
 _MOST_NAME: Final = 200
 
 

@@ -33,7 +33,7 @@ class _Format:
     #: Number of elements of a vector that share a scale of one byte; 0 for formats without such
     #: scales.
     group: int = 0
-    #: Bytes of the scale of one vector of one head and token.
+    #: Bytes of the scale that each vector (a key or value of one head and token) has.
     vector_bytes: int = 0
     #: Bytes of a token in one layer of sparse MLA, over the whole layout of 512 + 64 elements.
     sparse_latent: int = 0

@@ -25,7 +25,7 @@ MOST_LAYERS: Final = 10_000
 #: layers remains short enough to print.
 _MAX_COUNT: Final = 1 << 24
 
-#: The most characters of a value that a message shows.
+#: The largest number of characters of a value that a message shows.
 _SHOWN: Final = 60
 
 
@@ -57,7 +57,7 @@ _OTHER: Final = words(
     "token eps epsilon clip beam multipliers"
 )
 
-#: Field names that suggest a layout, but describe none in any family.
+#: Field names that suggest a layout of the KV cache, but do not describe one in any family.
 _NO_LAYOUT: Final = words(
     "use_cache output_hidden_states output_attentions is_decoder add_cross_attention "
     "cross_attention_hidden_size chunk_size_feed_forward pruned_heads tie_encoder_decoder "
@@ -71,7 +71,7 @@ _NO_LAYOUT: Final = words(
 
 
 class Fields:
-    """A JSON object of a configuration, with its path."""
+    """A JSON object inside a model's configuration, with its path for error messages."""
 
     def __init__(self, value: object, path: str = "") -> None:
         if not isinstance(value, dict):
@@ -97,7 +97,7 @@ class Fields:
         return Fields({**values, **same}, self._path)
 
     def replaced(self, name: str, value: object) -> Fields:
-        """Return a copy with another value of one field."""
+        """Return a copy of this object in which one field has another value."""
         return Fields({**self._values, name: value}, self._path)
 
     def require_known(self, known: Collection[str], family: str) -> None:
@@ -131,7 +131,7 @@ class Fields:
                 raise ModelConfigError(message, where)
 
     def has(self, name: str) -> bool:
-        """Return whether a field is present and not ``null``."""
+        """Return whether the configuration has a field with a value other than ``null``."""
         return self._values.get(name) is not None
 
     def inner(self, name: str) -> Fields:
@@ -147,7 +147,7 @@ class Fields:
         return isinstance(self._values.get(name), list)
 
     def count(self, *names: str, least: int = 1, most: int = _MAX_COUNT) -> int:
-        """Return the whole number in the first of these fields that is present."""
+        """Return the whole number in the first field of ``names`` that is present."""
         name = next((name for name in names if self.has(name)), None)
         if name is None:
             raise ModelConfigError(f"{self._where(names[0])} is missing", self._where(names[0]))
@@ -197,7 +197,7 @@ class Fields:
         return self.has(name) and self._values[name] != []
 
     def is_text(self, name: str, text: str) -> bool:
-        """Return whether the value of a field is this text."""
+        """Return whether the value of a field equals the given text."""
         return bool(self._values.get(name) == text)
 
     def zero(self, name: str) -> bool:
@@ -225,7 +225,7 @@ class Fields:
         return default
 
     def refused(self, name: str, expected: str, *entry: object) -> ModelConfigError:
-        """Return the error about a field, or about one entry of it."""
+        """Return the error about the value of a field, or about one entry of a list in it."""
         value, verb = (entry[0], "has") if entry else (self._values.get(name), "is")
         return ModelConfigError(
             f"{self._where(name)} {verb} {_brief(value)}: must be {expected}", self._where(name)

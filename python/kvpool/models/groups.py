@@ -63,7 +63,7 @@ class KvGroup:
     """One group: layers that keep the same KV, with one block table per request."""
 
     kind: Kind
-    #: Number of layers, without padding.
+    #: Number of layers of the model in the group. Padding layers are not counted.
     layers: int
     #: Tokens per block. For a state, tokens from one possible checkpoint to the next.
     block_tokens: int
@@ -75,7 +75,7 @@ class KvGroup:
     what: str = ""
 
     def blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> int:
-        """Return the most blocks that a request of ``tokens`` tokens holds at any time.
+        """Return the largest number of blocks that a request of ``tokens`` tokens holds at any time.
 
         A step computes at most ``chunk`` tokens of the request.
 
@@ -105,7 +105,7 @@ class KvGroup:
         return -(-end // self.block_tokens) - start // self.block_tokens
 
     def in_words(self) -> str:
-        """Return the kind and the span as text.
+        """Return the kind of the group, and the span of its window or chunk, as text.
 
         >>> KvGroup("sliding", 10, 16, 1310720, span=1024).in_words()
         'sliding 1,024'
@@ -140,12 +140,12 @@ class KvGroups:
         return int(gib * _GIB) // self.block_bytes
 
     def request_blocks(self, tokens: int, chunk: int = DEFAULT_CHUNK) -> list[int]:
-        """Return the most blocks that a request holds, by group.
+        """Return the largest number of blocks that a request holds, by group.
 
         Args:
             tokens: Number of tokens of prompt and answer together, 0 or more.
-            chunk: The most tokens of a prompt that a step computes, 1 or more. Groups with windows hold
-                the window and these tokens.
+            chunk: The largest number of tokens of a prompt that a step computes, 1 or more. Groups with
+                windows hold the window and these tokens.
         """
         require_count("tokens", tokens, least=0)
         require_count("chunk", chunk)

@@ -210,7 +210,7 @@ def lightning(query: Names = _QUERY, dim: Names = ("head_dim",)) -> Keeps:
     return Reader(_all(query, dim, _HIDDEN), read)
 
 
-#: Fields of Mamba layers that do not change their states.
+#: Fields of Mamba layers that do not change the size of their states.
 _MAMBA_NAMES: Final = (
     "mamba_expand",
     "expand",

@@ -55,7 +55,7 @@ class Reader(Generic[Answer_co]):
     read: Callable[[Fields], Answer_co]
 
 
-#: A reader that returns the kind of every layer.
+#: A reader of a configuration that returns the kind of every layer.
 Kinds = Reader[list[str]]
 
 #: The kinds for the values of ``layer_types``, in the spellings of transformers 4 and 5.
@@ -73,7 +73,7 @@ def _number(config: Fields) -> int:
 
 
 def all_of(kind: str) -> Kinds:
-    """Assign one kind to every layer."""
+    """Return a reader for models in which every layer has the same kind."""
     return Reader(frozenset(LAYERS), lambda config: [kind] * _number(config))
 
 
@@ -106,7 +106,7 @@ def listed(name: str, more: Mapping[str, str] | None = None, *, longer: bool = F
 
 
 def letters(name: str, kinds: Mapping[str, str]) -> Kinds:
-    """Read a text with one letter per layer."""
+    """Return a reader of a text in which each letter is the kind of one layer."""
 
     def read(config: Fields) -> list[str]:
         pattern = config.text(name).replace("|", "")
@@ -202,7 +202,10 @@ def marked(name: str, kinds: Mapping[int, str]) -> Kinds:
 
 
 def repeated(name: str, words: Mapping[str, str]) -> Kinds:
-    """Read a list of words that repeats until every layer has one."""
+    """Read a list of words, one per layer.
+
+    A list that is too short is repeated until every layer has a word.
+    """
 
     def read(config: Fields) -> list[str]:
         types = config.items(name)

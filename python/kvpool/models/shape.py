@@ -17,7 +17,7 @@ __all__ = ["KvShape"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KvShape:
-    """The sizes of a model's KV cache.
+    """The layers of a model that keep KV, and the sizes of its KV cache.
 
     >>> KvShape.of_heads("mine", layers=2, kv_heads=4, head_dim=64).bytes_per_token
     2048
@@ -37,7 +37,7 @@ class KvShape:
         if not self.layers or not all(isinstance(kind, Layers) for kind in self.layers):
             raise ValueError(f"layers is {self.layers!r}; allowed: one Layers or more")
         dtype_name(self.dtype)
-        # Raises for formats that these layers do not support.
+        # Raises if the layers cannot be stored in the given format.
         self.token_bytes()
 
     @classmethod

@@ -33,7 +33,7 @@ _ENCODER_DECODERS: Final = words(
     "speech-encoder-decoder switch_transformers t5 t5gemma t5gemma2 udop umt5 "
     "vision-encoder-decoder whisper xlm-prophetnet"
 )
-#: Families that kvpool recognizes but cannot describe, with the reason.
+#: Families that kvpool recognizes, but whose KV cache it cannot describe. Each has the reason.
 _REFUSED: Final = {
     "deepseek_v4": "its attention keeps one entry for several tokens",
     "phi4flash": "half of its layers read the cache of one layer, and gated memory units keep states",

@@ -51,7 +51,7 @@ _MAMBA: Final = {"mamba": "mamba", "mamba2": "mamba", "linear_attention": "mamba
 _LINEAR: Final = {"linear_attention": "linear"}
 _LETTERS: Final = {"M": "mamba", "*": "full", "-": "none", "E": "none"}
 _NEMOTRON: Final = {**_MAMBA, "mlp": "none", "moe": "none"}
-#: The fields of Mamba-2 in Granite, Bamba and Falcon-H1.
+#: The reader of Mamba-2 layers with the field names of Granite, Bamba and Falcon-H1.
 _GRANITE_MAMBA: Final = mamba_2(
     number=("mamba_n_heads",),
     dim=("mamba_d_head",),

@@ -45,7 +45,7 @@ _BLOCK_TOKENS: Final = 64
 #: Tokens per block for models with states. The groups lengthen these blocks in multiples of this size.
 _BLOCK_TOKENS_OF_STATES: Final = 16
 
-#: Number of requests between two progress reports.
+#: Number of requests that a run replays between two calls of ``progress``.
 _SLICE: Final = 128
 #: The table of spacing is computed for the size that is nearest to this percentage of the trace's
 #: different blocks.

@@ -65,16 +65,16 @@ DEFAULT_HINTS: Final = (0.5, 0.8, 1.0)
 
 #: Number of points of the LRU curve in a report.
 _CURVE_POINTS: Final = 200
-#: The most blocks that a sample may track.
+#: The largest number of blocks that a sample may track.
 _MOST_SAMPLED: Final = 2**30
 #: Number of time windows in the hit rate over time.
 _WINDOWS: Final = 60
 #: The hit rate over time is reported for the capacity nearest to this percentage of the different
 #: blocks.
 _OVER_TIME_PERCENT: Final = 10.0
-#: The policy that uses the finish reasons of requests.
+#: The policy that uses the reasons for which requests finished.
 _LEARNS_FROM_ENDS: Final[EvictionPolicy] = "hazard"
-#: Number of rows in the table that shows the worth of additional memory.
+#: Number of rows in the table that shows how many hits additional memory brings.
 _WORTH_STEPS: Final = 12
 
 
@@ -86,7 +86,7 @@ _UNITS: Final[dict[str, _Unit]] = {"%": "%", "gib": "GiB", "blocks": "blocks", "
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Size:
-    """One capacity, in the unit in which it was given.
+    """A cache size, in the unit in which the caller gave it: per cent, GiB or blocks.
 
     >>> Size.parse("5%").blocks(unique_blocks=182_790, bytes_per_block=None)
     9139
@@ -133,12 +133,12 @@ class Size:
         # The limit is the 2^32 block ids, minus the null block and the ids that a simulation needs.
         if blocks > 2**32 - 8:
             raise InvalidArgumentError(f"capacities is {blocks:,.0f} blocks: must be at most {2**32 - 8:,}")
-        # The small addend prevents that a rounding error of a percentage costs one block.
+        # The small addend prevents a rounding error of a percentage from reducing the result by one block.
         return max(1, math.floor(blocks + 1e-6))
 
 
 def _number(text: str) -> float:
-    """Returns a number, or 0 if the text is not a number."""
+    """Parses a text as a number. Returns 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -183,8 +183,8 @@ def size(
         shape: The model's KV shape, which converts between blocks and GiB.
         prefill_tokens_per_s: The prefill speed, for results in seconds.
         jobs: Number of threads; 0 for one per core.
-        sample_blocks: The most blocks to track. The report then contains estimates of the LRU curve,
-            its knee, the worth of memory, reuse distances, and tiers. It has no policies, optimum,
+        sample_blocks: The largest number of blocks to track. The report then contains estimates of the LRU
+            curve, its knee, the worth of memory, reuse distances, and tiers. It has no policies, optimum,
             hints, or hit rate over time.
         keep: For a hybrid model, the content of its windows and states that remains cached for later
             requests: ``"all"``, ``"junctions"``, or a number of tokens between checkpoints. The model
@@ -420,7 +420,7 @@ def _simulated(
 
 
 def _unique_blocks(curve: HitCurve) -> int:
-    """Estimates the number of different blocks: the references that an unlimited cache misses."""
+    """Estimates the number of different blocks: each is one miss of an unlimited cache."""
     return round(curve.references * (1 - curve.ceiling()[1]))
 
 
@@ -480,8 +480,8 @@ def _spread(
     >>> _spread(["lru", "adaptive"], [1, 2, 3, 4])[:6]
     [('lru', 3), ('adaptive', 3), ('lru', 1), ('adaptive', 1), ('lru', 4), ('adaptive', 4)]
     """
-    # Reversed bits put consecutive positions far apart. The order starts in the middle. For 8
-    # capacities, it is 4, 0, 6, 2, 5, 1, 7, 3.
+    # Sorting the positions of capacities by their reversed bits puts neighbouring positions far apart. The
+    # order starts in the middle. For 8 capacities, it is 4, 0, 6, 2, 5, 1, 7, 3.
     number = len(capacities)
     far_apart = sorted(range(number), key=lambda place: f"{place:032b}"[::-1])
     places = [(place + number // 2) % number for place in far_apart]

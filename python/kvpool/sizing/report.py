@@ -76,7 +76,7 @@ class TraceFacts(TypedDict):
     block_size: int
     #: Number of references to blocks by all prompts. Each use of a block by a prompt counts.
     references: int
-    #: Number of different blocks.
+    #: Number of different blocks that the prompts contain.
     unique_blocks: int
     #: Prompt tokens of all requests.
     tokens_in: int
@@ -97,7 +97,7 @@ class Capacity(TypedDict):
 
 
 class Hits(TypedDict):
-    """The results of one cache at one capacity."""
+    """The results of a simulated cache with one policy and one capacity."""
 
     #: The block hit rate: hits, as a share of all references to blocks.
     block_hit_rate: float
@@ -147,9 +147,9 @@ class FinishReasons(TypedDict):
 
     #: The name of the policy. ``policies`` contains its results with finish reasons.
     policy: str
-    #: Number of requests that have a finish reason in the trace.
+    #: Number of requests of the trace for which it contains a finish reason.
     requests: int
-    #: The results without finish reasons, one entry per capacity.
+    #: The results of a run in which the policy got no finish reasons, one entry per capacity.
     without: list[Hits]
 
 
@@ -177,7 +177,7 @@ class WorthStep(TypedDict):
     to_gib: float
     #: Prompt tokens that hit in the larger cache and miss in the smaller one.
     hit_tokens: int
-    #: Seconds of prefill that ``hit_tokens`` would take.
+    #: Seconds of prefill that the hits save: the time to compute ``hit_tokens`` tokens.
     prefill_seconds: float | None
 
 
@@ -211,7 +211,7 @@ class Window(TypedDict):
 
 
 class OverTime(TypedDict):
-    """The hit rate of one cache over the course of the trace."""
+    """The hit rate of a cache with one policy and one capacity over the course of the trace."""
 
     policy: str
     capacity: Capacity
@@ -219,7 +219,7 @@ class OverTime(TypedDict):
 
 
 class Model(TypedDict):
-    """The model that the KV cache is for."""
+    """The model whose KV the cache contains."""
 
     name: str
     #: Bytes of KV per token, summed over all layers. Layers with windows and chunks are included.
@@ -275,7 +275,7 @@ class Groups(TypedDict):
     #: Bytes of a block, which is the same for all groups.
     block_bytes: int
     groups: list[Group]
-    #: The value of the argument ``keep`` in all runs of ``sizes``.
+    #: The value of the argument ``keep`` of :func:`kvpool.sizing.size`, which all runs of ``sizes`` have.
     keep: int | str
     #: One run per capacity, in the order of ``capacities``.
     sizes: list[GroupRun]

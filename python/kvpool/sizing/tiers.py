@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_GIB", "Tier", "check_tiers", "parse_speed", "tiers_of"]
 
-#: The largest size of a tier in GiB: one EiB.
+#: The largest size of a tier that is accepted, in GiB: one EiB.
 MOST_GIB: Final = 2.0**30
 
 _UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
@@ -36,7 +36,7 @@ _UNITS: Final = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KiB": 2.0**10, "M
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tier:
-    """A tier beneath the device.
+    """A tier of memory or disk beneath the device, to which blocks are offloaded.
 
     >>> Tier("disk", 4096, parse_speed("6GB/s")).read_bytes_per_s
     6000000000.0

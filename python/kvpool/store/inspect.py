@@ -35,9 +35,9 @@ _PAGE: Final = 256
 _MOST_OBJECTS: Final = 1 << 24
 _MOST_PAGES: Final = 1 << 20
 _MOST_EMPTY: Final = 1 << 16
-#: The most bytes of an object that is read.
+#: The largest number of bytes of an object that is read.
 _LONGEST: Final = 1 << 32
-#: Number of bytes in a shared folder's file before the payload.
+#: Number of bytes before the payload in each file of a shared folder. They contain the header.
 _FRONT_BYTES: Final = 4096
 
 

@@ -86,7 +86,10 @@ class Mooncake:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Stores the text of a namespace, which is only for people."""
+        """Stores the JSON text of a namespace, which people and tools read.
+
+        The store itself does not need it.
+        """
         code = self._store.put(self._name(f"{digest}.json"), text.encode(), *self._config)
         if code != 0:
             raise StoreError(f"Mooncake does not put the text of a namespace: error {code}")

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["MooncakeInspector", "keys_of_master", "mooncake_from_url"]
 
 _PAGE: Final = 256
-#: The most seconds for the master's list of keys.
+#: The largest number of seconds that the master may take to send its list of keys.
 _SECONDS: Final = 60.0
-#: The most bytes of a namespace's text, and of an object, that inspection reads.
+#: The largest number of bytes of a namespace's text, and of an object, that inspection reads.
 _LONGEST_TEXT: Final = 1 << 20
 _LONGEST_VALUE: Final = 1 << 32
-#: The most bytes of the list of keys, enough for about two million keys.
+#: The largest number of bytes of the list of keys, enough for about two million keys.
 _LONGEST: Final = 256 << 20
 
 

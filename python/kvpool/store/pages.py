@@ -29,12 +29,12 @@ Seen = tuple[str, str | None, int, int, str | None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a back end's listing."""
+    """One page of the list of a back end's objects."""
 
     objects: list[Seen] = dataclasses.field(default_factory=list)
-    #: Namespaces by digest; ``None`` for a namespace with a damaged text.
+    #: The namespaces whose texts are on this page, by digest; ``None`` if the text is damaged.
     namespaces: dict[str, Namespace | None] = dataclasses.field(default_factory=dict)
-    #: Number of entries that do not belong to kvpool.
+    #: Number of entries on this page that do not belong to kvpool.
     others: int = 0
 
     @property

@@ -84,7 +84,7 @@ class Prefetch:
     )
 
     def __init__(self, cursor: HashCursor, block_size: int, first: int, digests: list[bytes]) -> None:
-        #: The prompt, with its hashes computed.
+        #: The prompt, whose block hashes are computed.
         self.cursor = cursor
         self._block_size = block_size
         self._first = first  # number of blocks cached on the device
@@ -93,7 +93,7 @@ class Prefetch:
         self._asked = False
         self._jobs = 0
         self._done = False
-        #: The request that was admitted during the load, and its admission.
+        #: The request that was admitted while its blocks were still being loaded, and its admission.
         self._admitted: tuple[RequestId, Admission] | None = None
 
     @property
@@ -122,7 +122,7 @@ class _Names:
     twice.
 
     Args:
-        most: The most names that are remembered.
+        most: The largest number of names that are remembered.
     """
 
     def __init__(self, most: int) -> None:
@@ -217,7 +217,8 @@ class PrefixStore:
         self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._writes_back = host, write == "back"
-        #: With ``write="back"``, the number of slots that should be available.
+        #: With ``write="back"``, the number of slots that should be available. If fewer are, dirty blocks are
+        #: written back.
         self._ready = max(1, arena.slots // 4)
         #: For each job: its prefetch, its slots, and for a load the positions of its blocks in the
         #: prefetch.

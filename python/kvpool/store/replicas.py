@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_replica"]
 
-#: The most replicas that can share one path.
+#: The largest number of replicas that can share one path.
 MAX_REPLICAS: Final = 64
 
 _Opened = TypeVar("_Opened")

@@ -39,9 +39,9 @@ __all__ = ["S3"]
 
 #: Number of objects per page of a listing.
 _PAGE = 256
-#: The most concurrent requests that check which objects exist.
+#: The largest number of concurrent requests that check which objects exist.
 _AT_ONCE = 64
-#: The most bytes of a namespace's text, and of an object, that inspection reads.
+#: The largest number of bytes of a namespace's text, and of an object, that inspection reads.
 _LONGEST_TEXT = 1 << 20
 _LONGEST = 1 << 32
 
@@ -72,7 +72,10 @@ class S3:
         return f"{self._prefix}/{name}"
 
     def describe(self, digest: str, text: str) -> None:
-        """Stores the text of a namespace, which is only for people."""
+        """Stores the JSON text of a namespace, which people and tools read.
+
+        The store itself does not need it.
+        """
         obstore.put(self._bucket, self._path(f"{digest}.json"), text.encode(), use_multipart=False)
 
     def write(self, name: str, header: bytes, address: int, length: int) -> None:
@@ -150,7 +153,7 @@ class S3:
     def _front(self, name: str, most: int) -> bytes:
         """Returns an object, or its first ``most`` bytes if it is longer.
 
-        The limit prevents that a large object fills the memory.
+        The limit prevents a large object from filling the memory.
         """
         answer = obstore.get(self._bucket, self._path(name))
         if answer.meta["size"] <= most:

@@ -34,7 +34,7 @@ class Slots:
         self._free = collections.deque(range(arena.slots))
         #: Number of users of each slot. Slots without users have no entry.
         self._users: collections.Counter[int] = collections.Counter()
-        #: Slots by the digest of their content, in the order of eviction.
+        #: Slots by the digest of their content, in the order of eviction. The next victim is first.
         self._by_digest: collections.OrderedDict[bytes, int] = collections.OrderedDict()
         self._digests: dict[int, bytes] = {}
         #: Dirty slots, each with the position of its block's first token in the prompt.

@@ -49,7 +49,7 @@ def backend_from_url(url: str, capacity_bytes: int, **settings: Any) -> Disk | S
 
     Args:
         url: A URL of one of these forms. Passwords are percent-encoded.
-        capacity_bytes: The most bytes that the objects of one store may take.
+        capacity_bytes: The largest number of bytes that the objects of one store may take.
         settings: Further arguments of the back end's class. For S3, options of the bucket.
 
     Raises:

@@ -65,7 +65,7 @@ def _old_swaps(planner: Planner) -> _OldSwaps | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinishedSwap:
-    """A swap that has ended."""
+    """A swap that has ended, successfully or not: an entry of the result of ``poll``."""
 
     #: Its number.
     swap: int

@@ -491,8 +491,8 @@ impl<'py> ChangesOut<'py> {
         self.out.len / self.columns
     }
 
-    /// Writes the changes and returns their number. The call has already refused more changes than
-    /// [`Self::most`].
+    /// Writes the changes of block tables and returns their number. The caller has already checked that there
+    /// are at most [`Self::most`] changes.
     pub(crate) fn write(&self, changes: &[NewBlock]) -> PyResult<usize> {
         let columns: [fn(&NewBlock) -> i32; 4] = [
             |change| change.row as i32,

@@ -79,7 +79,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// State that several threads share.
+/// State that several threads share, and the queue of the calls that wait for its lock.
 pub(crate) struct Locked<T: Send> {
     state: Mutex<T>,
     /// Number of calls that have ever waited (`tickets`), and the ticket of the call that may take the lock
@@ -231,7 +231,8 @@ pub(crate) fn enter_guarded<T: Send, R: Send>(
                            a policy must not call its pool";
             return Err(raise(py, "PolicyError", message));
         }
-        // Waits in the queue without the interpreter, and tries again with it.
+        // Waits in the queue while detached from the interpreter, then attaches and tries to lock the state
+        // again.
         first = Some(py.detach(|| {
             let first = first.unwrap_or_else(|| locked.queue_up());
             drop(lock(&locked.state));

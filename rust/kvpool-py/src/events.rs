@@ -130,7 +130,8 @@ impl PyEventPublisher {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the source's changes since the last call, in the memory of published batches.
+    /// Takes the source's changes since the last call. Reuses the memory of batches that are already
+    /// published.
     fn take(&self, py: Python<'_>) -> PyResult<Vec<Taken>> {
         let mut taken = std::mem::take(&mut *self.spent());
         self.source.take(py, &mut taken)?;

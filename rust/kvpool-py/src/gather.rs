@@ -52,7 +52,8 @@ pub(crate) fn drain<'py, T>(
     let py = items.py();
     let mut list: Vec<T> = Vec::new();
     for (position, next) in items.enumerate() {
-        // Instead of the reservation of this function, an allocation of the interpreter may fail.
+        // If memory runs out, an allocation of the interpreter may fail before the reservation of this
+        // function does. The error of the caller is the same in both cases.
         let next = match next {
             Err(error) if error.is_instance_of::<PyMemoryError>(py) => {
                 drop(list);

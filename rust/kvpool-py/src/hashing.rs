@@ -162,7 +162,7 @@ pub(crate) fn prompt(
     hash(py, hasher.clone(), extra, tokens, append_known)
 }
 
-/// Returns a cursor with these tokens. The call hashes them without the interpreter.
+/// Returns a cursor over the given tokens. The call hashes them while detached from the interpreter.
 fn hash(
     py: Python<'_>,
     hasher: Arc<BlockHasher>,

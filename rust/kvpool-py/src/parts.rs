@@ -11,7 +11,7 @@ use crate::gather::{extract, gather};
 use crate::hashing::{ChainArg, named};
 use crate::python::prelude::*;
 
-/// Locks a part, runs an operation on it, and raises its error.
+/// Locks a part, and runs an operation on it. Raises an error of the operation as a Python exception.
 macro_rules! on {
     ($py:expr, $part:expr, $call:expr) => {
         enter($py, &$part.0, $call).or_raise($py)

@@ -60,7 +60,7 @@ impl Calls {
     fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let base = crate::python::import(py, "kvpool.policies")?.getattr("Policy")?;
-        // A method that is inherited from the base class is not called.
+        // A method that the policy's class only inherits from `Policy` is not called.
         let own = |name: &str| -> PyResult<Option<Py<PyAny>>> {
             let Some(method) = object.getattr_opt(name)? else { return Ok(None) };
             let inherited = match (object.get_type().getattr(name), base.getattr(name)) {

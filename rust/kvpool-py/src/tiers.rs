@@ -46,7 +46,8 @@ pub(crate) fn swap_id(py: Python<'_>, swap: Int) -> PyResult<SwapId> {
     Ok(SwapId::from_number(count(py, "swap", swap)? as u64))
 }
 
-/// Makes one tier per number of blocks. All have the settings of `each`.
+/// Makes the pools of the tiers, one per entry in the list of numbers of blocks. All have the settings of
+/// `each`.
 fn tiers(
     py: Python<'_>,
     num_blocks: &Bound<'_, PyAny>,

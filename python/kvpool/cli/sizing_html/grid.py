@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Row", "grid_rows", "lru_of"]
 
-#: The hit rate that the table shows: of blocks or of tokens.
+#: The hit rate that the table shows: that of blocks, or that of tokens.
 Rate = Literal["block_hit_rate", "token_hit_rate"]
 
 

@@ -398,10 +398,10 @@ def _seconds_per_gib(prefill: float | None, size: float) -> str:
 
 _PLOTS: Final = (
     (_by_capacity, "No hit rate by capacity: no capacity and no LRU curve was computed."),
-    # These two plots exist only for hybrid models.
+    # The two plots of KV-cache groups exist only for hybrid models.
     (by_memory, ""),
     (by_spacing, ""),
-    # These two plots exist only if tiers were given.
+    # The two plots of tiers exist only if the user gave tiers.
     (by_tier, ""),
     (first_token, ""),
     (_hints, "No value of hints: it was not computed."),

@@ -45,7 +45,7 @@ def colour_class(colour: str) -> str:
 
 
 def mark(colour: str) -> str:
-    """Return the SVG path of the marks of a series with this colour."""
+    """Return the SVG path of the mark for a series. The colour determines which mark the series has."""
     return _SHAPES[int(colour) % len(_SHAPES)] if colour.isdigit() else _SHAPES[0]
 
 
@@ -155,7 +155,7 @@ def _rule(frame: _Frame, rule: Rule) -> Iterator[str]:
     if rule.axis == "y":
         y = frame.y(rule.at)
         yield f'<line x1="{frame.left}" x2="{frame.right}" y1="{y}" y2="{y}"/>'
-        # The label is below the line if there is no space above it.
+        # The label of a horizontal line is below the line if there is no space above it.
         below = y - frame.top < 18
         yield f'<text x="{frame.left + 6}" y="{y + 14 if below else y - 5}">{escape(rule.label)}</text>'
     else:

@@ -70,7 +70,7 @@ def by_tier(report: SizingReport) -> Figure | None:
 
 
 def first_token(report: SizingReport) -> Figure | None:
-    """Return the figure of the mean time to the first token, alone and with each further tier."""
+    """Return the figure of the mean time to the first token, for the device and each further tier."""
     tiers, model = report["tiers"], report["model"]
     if tiers is None or model is None or model["prefill_tokens_per_s"] is None:
         return None

@@ -45,7 +45,7 @@ def points(difference: float) -> str:
 
 
 def gib(value: float | None) -> str:
-    """Write a size with three digits, or a dash for ``None``."""
+    """Write a size with three significant digits, or a dash for ``None``."""
     if value is None:
         return "–"  # noqa: RUF001 - a dash
     digits = 0 if value >= 100 else 1 if value >= 10 else 2

@@ -28,8 +28,8 @@ __all__ = ["Engine", "weight_version"]
 
 _LOG: Final = logging.getLogger("sglang.kvpool")
 _CONTEXT: Final = "sglang.srt.runtime_context"
-#: Settings that name a model. The name of stored pages also contains the content or the commit of the
-#: model.
+#: Settings that name a model. The name under which pages are stored also contains the content or the commit
+#: of that model.
 _MODELS: Final = ("model_path", "speculative_draft_model_path")
 #: Load formats that read the model's own files, or that do not depend on weights.
 _FROM_FILES: Final = frozenset(
@@ -97,13 +97,13 @@ class Engine:
         if server is None:  # SGLang's classes without a server, such as in a test
             name = weights_of(config.model_name or "") if settings.weights is None else settings.weights
             return cls(facts | {"server": "none"}, name)
-        # ``_name_or_path`` is skipped, because the digest or commit of the model is already part of the
-        # name.
+        # ``_name_or_path`` is skipped, because the name under which pages are stored already contains the
+        # digest or commit of the model.
         written = Canonical(lambda _, name: name == "_name_or_path")
         for name, value in server.items():
             if name not in unrelated.SETTINGS:
-                # For a setting that names a model, only the text is used. The content of the model is
-                # already part of the name, and the user can set it with ``weights``.
+                # For a setting that names a model, only its text is used. The name under which pages are
+                # stored already contains the content of the model, and the user can set it with ``weights``.
                 facts[f"server {name}"] = str(value) if name in _MODELS else short(written.text(name, value))
         facts |= _model_config(written) | _environment()
         facts |= _adapters(server, written)

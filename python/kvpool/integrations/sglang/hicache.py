@@ -185,7 +185,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
 
         def answer() -> int:
             pool = self._pool(KV)
-            # Without bytes, every page counts as present. Such a pool alone does not make a hit.
+            # In a pool without bytes, every page counts as present. Pages of such a pool alone are no hit.
             return 0 if pool is None or pool.is_empty else leading(pool.has(keys, until))
 
         return _guarded("batch_exists", answer, 0)
@@ -200,7 +200,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         host_indices: Any,
         extra_info: Any = None,  # noqa: ARG002 - SGLang's signature
     ) -> list[bool]:
-        """Loads pages into the host pool. Returns which of them were found."""
+        """Loads pages from the store into the host pool. Returns which of them were found."""
         return self._load(KV, keys, host_indices, self._until())()
 
     def batch_set_v1(self, keys: Sequence[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
@@ -386,7 +386,7 @@ class KvpoolHiCacheStorage(HiCacheStorage):  # type: ignore[misc]  # SGLang is A
         return lambda: self._timed("backup", lambda: _guarded("save", wait, missed()), name, began)
 
     def _until(self) -> float:
-        """Returns the deadline of a call that begins now."""
+        """Returns the time at which a call that begins now has to end."""
         return time.monotonic() + self._settings.deadline
 
     def clear(self) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["is_replicated", "namespace_of", "rank_of"]
 
-#: Attributes of a host pool that describe its pages.
+#: Attributes of a host pool that determine the bytes of its pages. They are part of the namespace.
 _OF_POOL: Final = (
     "head_num",
     "head_dim",

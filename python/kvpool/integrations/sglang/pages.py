@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Copied", "Empty", "Lent", "Pages", "pages_of"]
 
-#: The most slots for copied pages: enough for two of SGLang's batches, if memory allows.
+#: The largest number of slots for copied pages: enough for two of SGLang's batches, if memory allows.
 _SLOTS: Final = 256
 _ALIGNMENT: Final = 4096
 
@@ -104,7 +104,7 @@ class Copied(Pages):
         pool: SGLang's host pool.
         shape: The number of items of a page in each dimension.
         page: A flat page of the pool.
-        staging_bytes: The most bytes of all slots together. There is always at least one slot.
+        staging_bytes: The largest number of bytes of all slots together. There is always at least one slot.
     """
 
     def __init__(self, pool: Any, shape: Sequence[int], page: Any, staging_bytes: int) -> None:
@@ -129,8 +129,8 @@ class Copied(Pages):
         deadline.
 
         Args:
-            pages: The most slots to take.
-            timeout: The most seconds to wait.
+            pages: The largest number of slots to take.
+            timeout: The largest number of seconds to wait.
         """
         with self._given:
             self._given.wait_for(lambda: self._left, timeout)
@@ -203,7 +203,7 @@ def pages_of(pool: Any, *, lend: bool, staging_bytes: int) -> Lent | Copied | Em
     Args:
         pool: SGLang's host pool.
         lend: Whether to lend the pages, if their layout allows it.
-        staging_bytes: The most bytes of slots for copied pages.
+        staging_bytes: The largest number of bytes of slots for copied pages.
 
     Raises:
         InvalidArgumentError: Pages of this pool can be neither lent nor copied.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KV", "Pool", "check_pools", "close_pools", "has_packed_draft", "open_pools"]
 
-#: SGLang's name of the host pool that contains the pages of a prefix.
+#: SGLang's name of the host pool that contains the KV of every page of a prefix.
 KV: Final = "kv"
 
 _LOG: Final = logging.getLogger("sglang.kvpool")

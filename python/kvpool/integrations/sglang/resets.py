@@ -27,9 +27,9 @@ _UPDATES: Final = (
     "begin_weight_update",
     "end_weight_update",
 )
-#: A process that has not imported this module of SGLang runs no model.
+#: The module of SGLang that runs models. A process that has not imported it runs no model.
 _RUNNER: Final = "sglang.srt.model_executor.model_runner"
-#: Marks a method that is already wrapped.
+#: The attribute that marks a method of SGLang as already wrapped.
 _MARK: Final = "_kvpool_notifies"
 
 

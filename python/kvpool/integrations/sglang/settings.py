@@ -40,7 +40,8 @@ class Settings:
     """The settings of ``KvpoolHiCacheStorage``.
 
     Args:
-        capacity_bytes: The most bytes that one rank may store, for all of its host pools together.
+        capacity_bytes: The largest number of bytes that one rank may store, for all of its host pools
+            together.
         root_dir: The folder on a disk. ``~`` is the user's home.
         url: Instead of ``root_dir``, the URL of a server or folder that engines and ranks share: see
             ``kvpool.store.backend_from_url``.
@@ -50,8 +51,8 @@ class Settings:
         free_floor_bytes: The number of bytes that must remain free on the disk.
         eviction: The eviction policy; any policy of kvpool.
         workers: The number of threads per host pool that wait for the disk.
-        queue: The most objects in transfer. Further objects are misses.
-        deadline: The most seconds that a call of SGLang may take, over all host pools together.
+        queue: The largest number of objects in transfer. Further objects are misses.
+        deadline: The largest number of seconds that a call of SGLang may take, over all host pools together.
         on_reset: The action after a reset of SGLang's prefix cache, and after an update of its weights.
             ``renew`` drops all stored pages. ``keep`` changes nothing, and is for servers whose weights
             never change.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shelf", "digest_of", "is_shared", "left", "open_backend"]
 
-#: The most seconds for which one thread waits for the store before another thread may take over.
+#: The largest number of seconds for which one thread waits for the store before another thread may take over.
 _WAIT_SECONDS: Final = 1.0
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -227,7 +227,7 @@ class Shelf:
         return self._load_copied(self.pages, keys, tensors, self.pages.copy_out, until)
 
     def save_tensors(self, keys: Sequence[str], tensors: Sequence[Any], until: float) -> list[bool]:
-        """Like ``save``, but from flat tensors."""
+        """Like the method ``save``, but stores flat tensors, one per page."""
         if not isinstance(self.pages, Copied):
             return [False] * len(keys)
         return self._save_copied(self.pages, keys, tensors, self.pages.copy_in, 0, until)

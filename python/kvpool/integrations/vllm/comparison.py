@@ -224,7 +224,7 @@ class Comparison:
     def _finish(
         self, name: str, ours: Callable[..., Any], prepared: _Call, theirs: Any, *, raised: bool
     ) -> None:
-        """Makes the call on the mirror, and compares. Raises nothing but interrupts."""
+        """Makes the call on the mirror, and compares the results. Raises nothing but interrupts."""
         try:
             if raised and not isinstance(theirs, Exception):  # its effect is unknown
                 self.stop()
@@ -339,7 +339,7 @@ class Comparison:
 
 
 class _Call:
-    """A call that is about to be made."""
+    """A call on the caller's manager that is about to be made, and its arguments."""
 
     __slots__ = ("args", "events", "kwargs", "mirror_events", "shown")
 
@@ -356,7 +356,7 @@ class _Call:
 
 
 class _Events:
-    """The events that a pool adds after this object was made."""
+    """Reads the KV events that a pool adds after this object was made."""
 
     __slots__ = ("_pool", "_queue", "_start")
 
@@ -406,7 +406,7 @@ def _states(manager: Any) -> list[Any]:
     return [[sorted(one) if isinstance(one, set) else dict(one) for one in group] for group in kept]
 
 
-#: The parts of the state that are compared, by name.
+#: The parts of a manager's state that are compared, each with the function that reads it.
 STATE: Final[dict[str, Callable[[Any], Any]]] = {
     "free blocks in order": lambda manager: manager.block_pool.free_block_queue.get_all_free_blocks(),
     "references": lambda manager: [block.ref_cnt for block in manager.block_pool.blocks if not block.is_null],

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class StockEvents:
     """Emits the same events as vLLM."""
 
-    #: Whether a block whose content a caller has dropped is the next to be allocated.
+    #: Whether the pool allocates a block next after a caller has dropped the block's cached content.
     reuses_evicted_first = False
 
     def __init__(self, pool: BlockPool) -> None:
@@ -88,8 +88,8 @@ class StockEvents:
         lookahead = self.pool.num_hash_lookahead_tokens
         if lookahead:
             more["lookahead_token_ids"] = [request.all_token_ids[end : end + lookahead] for _, end in blocks]
-        # The variable is read only once, because each read accesses the environment, and takes as long
-        # as the rest of this method.
+        # vLLM's variable is read only once per call, because each read accesses the environment, and takes as
+        # long as the rest of this method.
         if envs.VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES:
             external: list[Any] = [int.from_bytes(block_hash[-8:], "big") for block_hash in hashes]
             external_parent: Any = None if parent is None else int.from_bytes(parent[-8:], "big")
@@ -162,7 +162,7 @@ class StockEvents:
         return is_new is not None
 
     def cleared(self) -> None:
-        """Emits the event for a reset: nothing is cached any more."""
+        """Emits the event for a reset of the cache, after which no block is cached."""
         self._emit(AllBlocksCleared())
 
 

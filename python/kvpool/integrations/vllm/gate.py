@@ -237,7 +237,7 @@ def _error_text(error: BaseException) -> str:
 
 
 def _imported(name: str) -> ModuleType | str:
-    """Returns the module, or the reason why it cannot be imported."""
+    """Imports a module of vLLM, and returns it, or the reason why it cannot be imported."""
     try:
         return importlib.import_module(name)
     except KeyboardInterrupt:

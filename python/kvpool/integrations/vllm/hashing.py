@@ -26,7 +26,7 @@ ALGORITHMS = {
     "xxhash_cbor": "vllm-xxhash-cbor",
 }
 
-#: vLLM's own function. It is saved before the name is replaced.
+#: vLLM's own function that makes a hasher. It is saved here, because ``install`` replaces its name in vLLM.
 stock_get_request_block_hasher = kv_cache_utils.get_request_block_hasher
 
 

@@ -1,10 +1,10 @@
 """Applies the hints of vLLM's requests to the retention of their blocks: ``KVPOOL_VLLM_HINTS``.
 
 ``docs/hints.md`` describes the effects of a request's ``priority``, ``session_id``, ``cache_salt`` and
-``kv_hints`` (:func:`kvpool.hints.read`). Hints are applied when the request frees its blocks, because
-its blocks cannot be evicted before that. The setting is ``all``, or a JSON object with the fields of
-:class:`kvpool.hints.HintRules`. The object may also contain ``pin_budget``, the most blocks that may be
-pinned, and ``limits``, the minimum and maximum number of blocks of each tenant.
+``kv_hints`` (:func:`kvpool.hints.read`). Hints are applied when the request frees its blocks, because its
+blocks cannot be evicted before that. The setting is ``all``, or a JSON object with the fields of
+:class:`kvpool.hints.HintRules`. The object may also contain ``pin_budget``, the largest number of blocks that
+may be pinned, and ``limits``, the minimum and maximum number of blocks of each tenant.
 
 This module owns the choice of blocks for a hint, the clock, and the counts of outcomes. The clock
 counts the seconds of this process. The pool gets the time when a request ends. A preempted request
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(LOGGER_NAME)
 
 _NAME: Final = "KVPOOL_VLLM_HINTS"
-#: Rules for hints that requests of vLLM cannot have.
+#: Names of rules that the setting cannot contain, because requests of vLLM cannot have such hints.
 _NOT_IN_VLLM: Final = ("cache_key", "breakpoints")
 _RULES: Final = tuple(field.name for field in fields(HintRules) if field.name not in _NOT_IN_VLLM)
 _END: Final = Retention(demoted=True)

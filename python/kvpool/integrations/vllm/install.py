@@ -75,7 +75,7 @@ def _values(level: str) -> dict[str, Any]:
 
 
 def configure(settings: Settings) -> None:
-    """Copies the settings into the class attributes that are read later."""
+    """Copies the plug-in's settings into class attributes that other classes read later."""
     BlockPool.events_class = ExactEvents if settings.events == "exact" else StockEvents
     BlockPool.eviction = settings.eviction
     BlockPool.hinting = settings.hints
@@ -96,7 +96,7 @@ def install(settings: Settings) -> None:
 
 
 def _put(replaced: list[Replacement], stack: contextlib.ExitStack) -> None:
-    """Makes all replacements. Adds the calls that undo them to ``stack``."""
+    """Replaces all objects of a level in vLLM. Adds the calls that undo this to ``stack``."""
     for owner, name, value in replaced:
         stack.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, value)

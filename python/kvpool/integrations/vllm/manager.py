@@ -275,6 +275,7 @@ def _groups_of(manager: KVCacheManager, groups: list[dict[str, Any]]) -> _core.v
         lookup=_lookup_of(coordinator),
         on_removed=(pool.feed or pool._notify_removed) if listening else None,
         on_cached=(pool.feed or pool.cache_full_blocks) if listening else None,
-        # A metrics collector has to be notified of every block, in order.
+        # vLLM's metrics collector has to be notified of every block that the pool allocates or reuses, in
+        # order.
         metered=pool if manager.metrics_collector is not None else None,
     )

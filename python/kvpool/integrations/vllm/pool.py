@@ -100,7 +100,7 @@ class BlockPool:
         retention = hinting.retention if hinting is not None else None
         self.core = self._make_core(journal or journals.to_folder(self.journal_folder, self), retention)
         self.core.bind(self)
-        #: Reads the hints of requests that free their blocks; ``None`` without hints.
+        #: Applies the hints of requests that free their blocks; ``None`` if the setting follows no hints.
         self.hints = HintReader(self.core, hinting.rules) if hinting is not None else None
         #: Whether the eviction policy must be notified of the ways in which requests end.
         self.wants_signals = enable_caching and medium == _GPU and self.core.wants_signals

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(LOGGER_NAME)
 
-#: The most changes that may wait for the publisher's thread. They are the changes of several seconds
-#: at 50,000 blocks per second.
+#: The largest number of changes that may wait for the publisher's thread. They are the changes of several
+#: seconds at 50,000 blocks per second.
 CAPACITY: Final = 1 << 18
 #: Kinds of groups in which a block can be used without the blocks before it.
 UNCHAINED: Final = frozenset({"sliding_window", "chunked_local_attention", "mamba"})
@@ -99,7 +99,7 @@ class FedEvents(ExactEvents):
         self.feed.stored(request, hashes, first, block_size, group, new)
 
     def removed(self, keys: Sequence[tuple[bytes, bool]]) -> None:
-        """Records that keys were removed from a block."""
+        """Records in the feed that keys were removed from a block."""
         self.feed.removed(keys)
 
     def stored_part(self, is_new: bool | None) -> bool:
@@ -111,7 +111,7 @@ class FedEvents(ExactEvents):
         return False
 
     def cleared(self) -> None:
-        """Records a reset: nothing is cached any more."""
+        """Records in the feed that a reset has dropped all cached content."""
         self.feed.cleared()
 
 
@@ -147,7 +147,7 @@ class PoolPublisher:
         logger.info("kvpool: KV events at %s, replays at %s", self.sink.endpoint, self.sink.replay_endpoint)
 
     def claim(self, feed: _core.vllm.VllmFeed) -> None:
-        """Connects the feed of the pool that claims this publisher."""
+        """Connects this publisher with the feed of the pool that claims it."""
         self._feed = feed
 
     def begin(self, groups: list[tuple[int, str, int | None, bool]]) -> None:

@@ -20,7 +20,7 @@ _Choice = TypeVar("_Choice", bound=str)
 
 #: The value of ``KVPOOL_VLLM`` that leaves vLLM unchanged.
 _OFF: Final = "off"
-#: The name of vLLM's own eviction order.
+#: The eviction policy that gives the order in which vLLM's own pool evicts.
 LRU: Final = "lru"
 #: All policies except ``last-accessed``, which needs access times that the plug-in does not provide.
 EVICTIONS: Final = tuple(name for name in eviction_policies() if name != "last-accessed")

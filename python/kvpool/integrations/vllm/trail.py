@@ -24,7 +24,7 @@ from kvpool import errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Errors whose texts contain nothing but block ids and counts.
+#: Errors whose texts contain only block ids and counts, so that logs may contain these texts.
 _ERRORS_WITH_TEXT = (
     errors.InvalidBlockError,
     errors.OutOfBlocksError,
@@ -236,7 +236,7 @@ class Trail:
     #: The folder for the files: ``KVPOOL_VLLM_SHADOW_DIR``, which ``install`` sets. ``None`` means the
     #: folder for temporary files.
     folder: ClassVar[str | None] = None
-    #: The most operations that are kept.
+    #: The largest number of operations that are kept.
     LENGTH: ClassVar[int] = 256
 
     def __init__(self) -> None:

@@ -73,7 +73,7 @@ class FreeBlockQueue:
         return found[0]
 
     def popleft_n(self, n: int) -> list[Any]:
-        """Takes the next ``n`` blocks out of the queue."""
+        """Takes the next ``n`` free blocks out of the queue, and returns them."""
         if n > self.num_free_blocks:
             raise ValueError(f"Cannot get {n} free blocks from the queue: it has {self.num_free_blocks}")
         return self.pool.core.queue_pop(n)
@@ -151,7 +151,7 @@ class HashMapping(MutableMapping[bytes, Any]):
         return dict(self)
 
     def clear(self) -> None:
-        """Empties the index. The blocks themselves keep their hashes."""
+        """Removes all keys from the pool's index. The blocks themselves keep their hashes."""
         self._pool.core.index_clear()
         self._pool.loose.clear()
 

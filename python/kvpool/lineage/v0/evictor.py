@@ -60,7 +60,7 @@ class Evictor(ABC):
 
     @abstractmethod
     def remove(self, block_id: BlockId) -> None:
-        """Removes a block, because it has a reference again."""
+        """Removes a block from the evictor, because it has a reference again."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class Evictor(ABC):
 
 @dataclass(slots=True)
 class BlockMetaData:
-    """An evictor's record of a block."""
+    """The facts about one evictable block that an evictor stores."""
 
     content_hash: PrefixHash
     #: Number of tokens from the start of the prompt to the end of the block.
@@ -92,7 +92,7 @@ class LRUEvictor(Evictor):
     ((1, 11), 1)
     """
 
-    #: Number of heap entries per block at which the heap is rebuilt.
+    #: The heap is rebuilt, without outdated entries, when it has more than this number of entries per block.
     CLEANUP_THRESHOLD: ClassVar[int] = 50
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ class LRUEvictor(Evictor):
             self.add(block_id, known.content_hash, known.num_hashed_tokens, last_accessed)
 
     def remove(self, block_id: BlockId) -> None:
-        """Removes a block, because it has a reference again.
+        """Removes a block from the evictor, because it has a reference again.
 
         Raises:
             UnknownBlockError: The block is not in the evictor. The error is also a ``ValueError``.

@@ -4,7 +4,7 @@ Differences from the ancestor: ``swap_in`` and ``swap_out`` return an empty list
 None, which its scheduler cannot add to a list of copies.
 """
 
-# ruff: noqa: ARG002  # every argument is the interface's
+# ruff: noqa: ARG002  # unused arguments belong to the interface's signatures
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ use crate::errors::OrRaise;
 use crate::parts::unknown_block;
 use crate::python::prelude::*;
 
-/// The scrubbers of the pools, by tier. This lock is taken while a pool's lock is held.
+/// The scrubbers, which check the records of a few blocks per call, by tier. A thread takes this lock while
+/// it holds the lock of a pool.
 pub(crate) type Scrubbers = Arc<Mutex<HashMap<usize, Scrubber>>>;
 
 /// The object that owns a pool, and through which calls reach the pool.

@@ -94,7 +94,7 @@ class ChunkTable:
 
     @property
     def num_free(self) -> int:
-        """Number of slots without content."""
+        """Number of free slots, which contain no chunk."""
         return self.num_chunks - len(self.ready) - len(self.pending)
 
     @property
@@ -264,7 +264,7 @@ class ChunkTable:
         return kvpool.hashing.HashChain.from_digests(_ALGORITHM, 1, [digests[block] for block in blocks])
 
     def _hold(self, blocks: list[int], times: Sequence[float] | None = None) -> None:
-        """Adds a reference to each of the ready blocks."""
+        """Adds a reference to the block of each ready chunk."""
         if not blocks:
             return
         self._pool.match_and_acquire(self._chain(blocks))

@@ -18,7 +18,7 @@ _TABLES: Final = _data.toml("vllm_excluded.toml")
 
 
 def _explained(table: dict[str, str]) -> dict[str, str]:
-    """Replaces the abbreviated reasons in a table by their texts."""
+    """Replaces the abbreviated reasons in a table of excluded settings by their full texts."""
     return {names: _TABLES["reasons"].get(reason, reason) for names, reason in table.items()}
 
 

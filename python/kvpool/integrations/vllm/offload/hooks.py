@@ -65,7 +65,7 @@ def watch(tier: Watched) -> None:
 
 
 def unwatch(tier: Watched) -> None:
-    """Ends ``watch``. Does nothing if the tier is not watched."""
+    """Ends the effect of ``watch`` for a tier. Does nothing if the tier is not watched."""
     _TIERS.discard(tier)
 
 

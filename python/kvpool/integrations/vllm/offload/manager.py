@@ -17,7 +17,7 @@ For up to 16 million tokens, the times of a request's chunks lie within half a r
 the lowest bits of a position are lost to rounding.
 """
 
-# ruff: noqa: ARG002  # the signatures are vLLM's
+# ruff: noqa: ARG002  # unused arguments belong to vLLM's signatures
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _HIT, _PENDING, _MISS = LookupResult.HIT, LookupResult.HIT_PENDING, LookupResult
 
 @dataclass(slots=True)
 class _Request:
-    """The chunks that a request has used. Kept in the request's vLLM context."""
+    """The chunks that a request has used. vLLM's context of the request contains this object."""
 
     owner: object
     generation: int
@@ -79,7 +79,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         enable_events: Whether to collect events for ``take_events``.
         store_threshold: How often a chunk must be offered before it is stored. With a value below 2, it
             is stored at once.
-        max_tracker_size: The most chunks for which offers are counted. At least 1.
+        max_tracker_size: The largest number of chunks for which offers are counted. At least 1.
         info: The ``CPUOffloadingInfo`` for vLLM's config metric (0.33 and later).
     """
 
@@ -233,7 +233,7 @@ class KvpoolOffloadingManager(OffloadingManager):  # type: ignore[misc]  # vLLM 
         events, self.events = self.events, []
         for event in events:
             if getattr(event, "metadata_only", False):
-                # If the chunk was stored again in the meantime, its metadata must remain.
+                # If the chunk was stored again after the failed store, a reader must keep its metadata.
                 gone = [key for key in event.keys if self.lookup(key, None) is _MISS]
                 if gone:
                     yield replace(event, keys=gone)

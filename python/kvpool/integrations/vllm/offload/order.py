@@ -98,7 +98,9 @@ class VictimOrder:
         return self._evictor.remove(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
-        """Returns the next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
+        """Returns the next ``n`` blocks that may be evicted, or all of them if there are fewer.
+
+        The function ``may_go`` returns whether a block may be evicted.
 
         Does not change the order. O(n + blocks passed over, now and in earlier calls).
         """
@@ -186,7 +188,9 @@ class RunningRequests:
         return self._of.get(block)
 
     def find(self, n: int, may_go: Callable[[int], bool]) -> list[int]:
-        """Returns the next ``n`` blocks for which ``may_go`` is true, or all of them if there are fewer.
+        """Returns the next ``n`` blocks that may be evicted, or all of them if there are fewer.
+
+        The function ``may_go`` returns whether a block may be evicted.
 
         Changes nothing. O(b log b) for the b blocks of the requests examined, plus O(running requests).
         """

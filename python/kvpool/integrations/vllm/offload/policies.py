@@ -10,7 +10,7 @@ To select the policy, set ``"eviction_policy": "kvpool_lru"``, and this module a
 ``EvictorCachePolicy`` in this module.
 """
 
-# ruff: noqa: ARG002  # the signatures are vLLM's
+# ruff: noqa: ARG002  # unused arguments belong to vLLM's signatures
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class EvictorCachePolicy(CachePolicy):  # type: ignore[misc]  # vLLM is Any here
         self._storing: Context = None  # the context of the last offer
 
     def get(self, key: Key) -> Chunk | None:
-        """Returns the chunk of a key, or None. O(1)."""
+        """Returns the resident chunk with a key, or None if there is none. O(1)."""
         return self._chunks.get(key)
 
     def insert(self, key: Key, chunk: Chunk, req_context: Context = None) -> None:

@@ -79,7 +79,7 @@ _GAUGES: Final = {
 #: number of seconds.
 _UNKNOWN_SECONDS: Final = 1.0
 
-#: Outcomes of an offer that are no failure of the store.
+#: Outcomes of writing a chunk that do not count as failures of the store.
 _FINE: Final = frozenset(("ok", "not_admitted"))
 
 
@@ -94,7 +94,7 @@ class _Job:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """State of a request, kept in its vLLM context."""
+    """The tier's state of a request. vLLM's context of the request contains this object."""
 
     generation: int  # the tier's generation when the request began
     adapter: str | None  # identifies the adapter's content: empty for the base model, None if unknown
@@ -113,7 +113,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         url: The URL of a back end, instead of ``root_dir``. ``kvpool.store.backend_from_url`` lists the
             forms. If the back end is shared, the tier queries it once per step for all chunks of
             unknown state. The requests concerned wait for the answer.
-        capacity_bytes: The most bytes that each engine may store.
+        capacity_bytes: The largest number of bytes that each engine may store.
         weights: The name of the weights, including those of draft models. The default is a digest of
             the files in a folder, or the commit of the Hugging Face model that is served.
         scales: The name of quantisation scales, if they are not part of the weights.
@@ -122,9 +122,9 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
             ``never``.
         eviction: The eviction policy.
         workers: Number of threads that wait for the disk.
-        queue: The most chunks in transfer. Further chunks are misses.
-        deadline: The most seconds for the transfer of a chunk, including the time in the queue. Above
-            zero.
+        queue: The largest number of chunks in transfer. Further chunks are misses.
+        deadline: The largest number of seconds for the transfer of a chunk, including the time in the queue.
+            Above zero.
         on_reset: The action when vLLM resets its prefix cache, or when its workers run a method that
             may change weights. ``renew`` drops all chunks, also those in CPU memory. ``keep`` changes
             nothing, and is for engines whose weights never change.
@@ -410,7 +410,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         return events
 
     def touch(self, keys: Collection[bytes], req_context: Any) -> None:
-        """Records a use of these chunks."""
+        """Records that these chunks are used now, so that they are evicted later."""
         names = self._names(list(keys), self._request(req_context))
         if names:
             self._store.touch([name[:-4] for name in names], groups=[_group(name) for name in names])
@@ -450,7 +450,7 @@ class KvpoolStoreTier(SecondaryTierManager):  # type: ignore[misc]  # vLLM is An
         try:
             self._store.renew(Namespace.from_json(json.dumps(fields)))
         except StoreError as error:
-            # The store has dropped its chunks despite the error.
+            # The store has dropped its chunks, although its back end could not record the renewal.
             _LOG.error("kvpool: %s", error)
 
     def shutdown(self) -> None:

@@ -149,10 +149,10 @@ class PoolAllocator(BlockAllocator):
             raise ContractError(f"this allocator has one device and cannot choose {device}")
 
     def _released(self, core: int) -> None:
-        """Called after a reference to the block was dropped."""
+        """A hook of subclasses: called after a reference to the block was dropped."""
 
     def _touch(self, core: int) -> None:
-        """Called after the block was registered. It is not computed yet."""
+        """A hook of subclasses: called after a block was registered. The block is not computed yet."""
 
     @property
     def refcounter(self) -> ReadOnlyRefCounter:
@@ -161,13 +161,13 @@ class PoolAllocator(BlockAllocator):
 
     @property
     def all_block_ids(self) -> frozenset[int]:
-        """All ids of this allocator."""
+        """The ids of all blocks of this allocator."""
         if self._all_block_ids is None:
             self._all_block_ids = frozenset(self._ids.ids)
         return self._all_block_ids
 
     def get_num_total_blocks(self) -> int:
-        """Returns the number of blocks."""
+        """Returns the number of blocks that this allocator has."""
         return self._num_blocks
 
     def get_num_free_blocks(self, device: object = None) -> int:

@@ -73,7 +73,7 @@ class TokenBlock(Block):
         self._token_ids = []
 
     def _move_to(self, allocator: BlockAllocator, block_id: int) -> None:
-        """Points the handle to a block of another allocator, after a swap."""
+        """Points the handle to a block of another allocator, to which a swap has moved its content."""
         self._allocator, self._block_id, self._home = allocator, block_id, None
 
     @property

@@ -3,7 +3,7 @@
 This module owns only the handle. The null block uses the id of an ordinary block.
 """
 
-# ruff: noqa: ARG002  # the signatures are the interface's
+# ruff: noqa: ARG002  # unused arguments belong to the interface's signatures
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class PrefixCachingBlock(TokenBlock):
             self._check_live()
         if self._block_id is None or not self._caching:
             return False
-        # ``_caching`` is true only if the allocator has the method ``block_is_computed``.
+        # The attribute ``_caching`` is true only if the allocator has the method ``block_is_computed``.
         return self._allocator.block_is_computed(self._block_id) is True  # type: ignore[attr-defined]
 
     @computed.setter
@@ -264,12 +264,12 @@ class BlockTracker:
         self.reset()
 
     def reset(self) -> None:
-        """Clears the access time, and the computed flag."""
+        """Resets the record of the block: no access time, and not computed."""
         self.last_accessed: float = _NEVER_ACCESSED
         self.computed = False
 
     def enable(self) -> None:
-        """Begins to track.
+        """Begins to record the state of a block that has got its first reference.
 
         Raises:
             BlockStateError: The block is tracked already.
@@ -280,7 +280,7 @@ class BlockTracker:
         self.reset()
 
     def disable(self) -> None:
-        """Ends tracking.
+        """Ends the record of a block that has lost its last reference.
 
         Raises:
             BlockStateError: The block is not tracked.

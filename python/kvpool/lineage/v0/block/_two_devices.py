@@ -137,7 +137,10 @@ class TwoDevices:
             self._copies.append((gpu._to_face(own), gpu._to_face(shared)))
 
     def _take_plan(self) -> list[tuple[BlockId, BlockId]]:
-        """Takes the core's plan. Keeps the copies for ``clear_copy_on_writes``, and returns the swaps."""
+        """Takes the core's plan of copies and swaps.
+
+        Keeps the copies for ``clear_copy_on_writes``, and returns the swaps.
+        """
         faces = {TIERS[device]: allocator._to_face for device, allocator in self._allocators.items()}
         swaps: list[tuple[BlockId, BlockId]] = []
         for src, dst in self._tiers.take_plan().transfers:
@@ -208,9 +211,9 @@ class TwoDevices:
         src, dst = self._allocator_on(src_device), self._allocator_on(dst_device)
         cores = [src._core_of(block) for block in blocks if not isinstance(block, NullBlock)]
         fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve)
-        # ``fit_swap`` counts blocks that are never free: the null block, and the block that a tier must
-        # have even if its device has none. Added to the reserve, they turn a "later" that would never
-        # come into "never".
+        # ``fit_swap`` counts blocks that are never free: the null block, and the block that a tier must have
+        # even if its device has none. If the swap could not fit even without other sequences, "later" would
+        # be wrong. Adding these blocks to the reserve makes the answer "never".
         unusable = self._num_null(dst_device) + dst._surplus
         if fit == "later" and unusable:
             fit = self._tiers.fit_swap(cores, src=src._tier, dst=dst._tier, reserve=reserve + unusable)

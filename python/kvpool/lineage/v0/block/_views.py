@@ -1,6 +1,6 @@
 """Views of a pool that have the interfaces of the ancestor's reference counter and evictor."""
 
-# ruff: noqa: ARG002  # the signatures are the ancestor's
+# ruff: noqa: ARG002  # unused arguments belong to the ancestor's signatures
 
 from __future__ import annotations
 

@@ -365,7 +365,7 @@ class BlockTable:
         if num_computed_slots is None:
             raise ContractError("num_computed_slots is needed with a sliding window")
         end = num_computed_slots // self._block_size - self._max_block_sliding_window
-        # The block that is written next is never dropped.
+        # The block into which the next token is written is never dropped.
         end = min(end, self._num_full_slots // self._block_size, len(self._blocks) - 1)
         return self._blocks.list()[self._num_dropped : max(end, 0)]
 

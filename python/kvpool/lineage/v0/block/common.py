@@ -224,7 +224,7 @@ class BlockPool:
 
     @property
     def pool_size(self) -> int:
-        """Number of handles that can have a number before the pool is doubled."""
+        """The number of handles that the pool can number before it has to double its size."""
         return self._pool_size
 
     def increase_pool(self) -> None:

@@ -238,7 +238,7 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
 
     @property
     def all_block_ids(self) -> frozenset[int]:
-        """All ids of both devices. O(blocks)."""
+        """The ids of all blocks of both devices. O(blocks)."""
         return self._allocator_on(Device.GPU).all_block_ids | self._allocator_on(Device.CPU).all_block_ids
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
@@ -254,7 +254,8 @@ class CpuGpuBlockAllocator(TwoDevices, DeviceAwareBlockAllocator):
         """Records that blocks were used at time ``now``. An earlier time than the recorded one is ignored.
 
         Raises:
-            UnknownBlockError: A block is free, or on no device. No block of its device was marked.
+            UnknownBlockError: A block is free, or on no device. In this case, no use is recorded for any
+                block of its device.
         """
         by_device: dict[int, list[int]] = {}
         owners = {id(allocator): allocator for allocator in self._allocators.values()}

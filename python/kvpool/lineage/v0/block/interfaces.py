@@ -189,7 +189,7 @@ class BlockAllocator(_AnyAllocator):
 
     @abstractmethod
     def get_num_total_blocks(self) -> int:
-        """Returns the number of blocks."""
+        """Returns the number of blocks that this allocator has."""
 
     @abstractmethod
     def get_num_free_blocks(self) -> int:

@@ -19,7 +19,7 @@ Differences from the ancestor, vLLM v0 (a number identifies a known defect of th
 - ``refcounter`` is a view, because only handles hold references. ``token_ids`` is a copy.
 """
 
-# ruff: noqa: ARG002  # the signatures are the ancestor's
+# ruff: noqa: ARG002  # unused arguments belong to the ancestor's signatures
 
 from __future__ import annotations
 
