@@ -32,6 +32,16 @@ impl PyVllmGroups {
         Ok(prompt)
     }
 
+    /// Whether a request may have full blocks that are not cached, once the KV of `tokens` tokens is computed.
+    pub(super) fn completes(&self, id: &Bound<'_, PyAny>, tokens: usize) -> PyResult<bool> {
+        for group in &self.groups {
+            if group.rules.completes(group.known(id)?, tokens) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Caches the blocks of a request that `rows` selects, one row per group. Updates the numbers of cached
     /// blocks in vLLM's dictionaries.
     pub(super) fn cache<'a, 'py: 'a>(

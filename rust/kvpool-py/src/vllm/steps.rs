@@ -1,7 +1,7 @@
 //! The calls of [`PyVllmGroups`] that run a step of a request or admit a request.
 
 use kvpool_journal::VllmCalls;
-use kvpool_vllm::{Call, Change, Move, Room};
+use kvpool_vllm::{Call, Change, Move, Room, Step};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
@@ -22,6 +22,9 @@ impl PyVllmGroups {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         let computed = attr(request, intern!(py, "num_computed_tokens"))?;
+        if self.is_plain && self.stays_inside(&id, &call.step(computed, 0, usize::MAX, self.max_model_len))? {
+            return self.without_blocks(request, call).map(Some);
+        }
         let in_flight = attr(request, intern!(py, "num_in_flight_tokens"))?;
         let step = call.step(computed, in_flight, num_tokens(request)?, self.max_model_len);
         let prompt = self.prompt(request)?;
@@ -33,10 +36,7 @@ impl PyVllmGroups {
             }
         }
         if rows.iter().all(|(change, row)| change.is_empty() && !row.caching.asks()) {
-            // The step needs no block. It is refused only if the reserved blocks and the watermark already
-            // exceed the free blocks.
-            let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
-            return Ok(Some(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() }));
+            return self.without_blocks(request, call).map(Some);
         }
         // Blocks that no later token reads are freed first, even if the new blocks do not fit.
         for (group, (change, row)) in self.groups.iter().zip(&rows) {
@@ -54,6 +54,25 @@ impl PyVllmGroups {
         let answer = self.take(&id, taken)?;
         self.cache(request, &id, rows.iter().map(|(_, row)| row))?;
         self.answer(py, answer).map(Some)
+    }
+
+    /// Whether a step of a running request stays inside the last block of each table, and completes no block.
+    fn stays_inside(&self, id: &Bound<'_, PyAny>, step: &Step) -> PyResult<bool> {
+        for group in &self.groups {
+            let blocks = group.table(id)?.map_or(0, |table| table.len());
+            if !group.rules.has_slots(blocks, step.slots) {
+                return Ok(false);
+            }
+        }
+        Ok(!self.completes(id, step.cached)?)
+    }
+
+    /// Returns the answer for a step that needs no block. The step is refused only if the reserved blocks
+    /// and the watermark already exceed the free blocks.
+    fn without_blocks<'py>(&self, request: &Bound<'py, PyAny>, call: &Call) -> PyResult<Bound<'py, PyAny>> {
+        let py = request.py();
+        let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
+        Ok(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() })
     }
 
     /// Whether the pool has this number of free blocks for a request, in addition to the reserved blocks and
