@@ -91,8 +91,8 @@ pub(crate) unsafe fn read_item<'py, R>(
         if at >= list.len() {
             return None;
         }
-        // SAFETY: `list` is a list and `at` is within it, so the call returns a borrowed item. `read` keeps the
-        // list as it is, so the item remains alive.
+        // SAFETY: `list` is a list and `at` is within it, so the call returns a borrowed item. `read` does
+        // not change the list, so the item remains alive.
         let item = unsafe {
             let item = ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t);
             Borrowed::from_ptr_or_opt(list.py(), item)

@@ -32,7 +32,8 @@ impl PyVllmGroups {
         Ok(prompt)
     }
 
-    /// Whether a request may have full blocks that are not cached, once the KV of `tokens` tokens is computed.
+    /// Whether a request may have full blocks that are not cached, after the KV of `tokens` tokens is
+    /// computed.
     pub(super) fn completes(&self, id: &Bound<'_, PyAny>, tokens: usize) -> PyResult<bool> {
         for group in &self.groups {
             if group.rules.completes(group.known(id)?, tokens) {

@@ -123,8 +123,8 @@ impl PyVllmHasher {
         out: &Bound<'py, PyList>,
     ) -> PyResult<()> {
         let part = (PART / self.block_size).max(1) * self.block_size;
-        // Other threads may change the list while this one is detached. Tokens that they append are left to the
-        // next call.
+        // Other threads may change the list while this one is detached. The next call hashes the
+        // tokens that they append.
         let last = source.tokens.len();
         loop {
             let left = last.min(source.tokens.len()).saturating_sub(source.start);
