@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BLOCK = 4
+#: The number of tokens of which the hasher converts a prompt at once.
+PART = 1 << 14
 NONE_HASH = b"\x11" * 32
 
 
@@ -146,6 +148,57 @@ def test_long_prompts_are_hashed_detached_and_alike(vllm: Any, name: str) -> Non
     # The request has one block that is larger than a frame of pickle.
     request = Request("r", list(range(70_000, 90_000)))
     assert make_hasher(vllm, name, 20_000)(request) == expected(name, request, 20_000)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("block_size", [16, 24, PART + 5])
+@pytest.mark.parametrize("more", [{}, {"cache_salt": "s"}, {"lora_request": Lora("a", "b")}], ids=str)
+def test_prompts_of_several_parts_are_hashed_as_vllm_hashes_them(
+    vllm: Any, name: str, block_size: int, more: dict[str, Any]
+) -> None:
+    part_size = max(PART // block_size, 1) * block_size
+    tokens = list(range(2 * part_size + block_size + 1))
+    wanted = expected(name, Request("r", tokens, **more), block_size)
+    hasher = make_hasher(vllm, name, block_size)
+    middles = (part_size, part_size + block_size, 2 * part_size)
+    for end in [*(middle + off for middle in middles for off in (-1, 0, 1)), len(tokens)]:
+        request = Request("r", tokens[:end], **more)
+        assert hasher(request) == wanted[: end // block_size]
+        # A later call starts after the first block, so its parts end at other tokens.
+        request.block_hashes = wanted[:1]
+        assert hasher(request) == wanted[1 : end // block_size]
+
+
+@pytest.mark.parametrize("change", ["append", "remove"])
+@pytest.mark.parametrize("name", ["sha256", "xxhash"])
+def test_a_token_list_may_change_between_the_parts_of_a_call(vllm: Any, name: str, change: str) -> None:
+    """vLLM's function hashes the first part, because a token of it is a bool. It changes the list. A call
+    hashes no tokens that were appended meanwhile, and none that were removed.
+    """
+    tokens = [True, *range(3 * PART - 1)]
+    request = Request("r", tokens[: 2 * PART + 5])
+    wanted = expected(name, Request("r", tokens), 16)
+    utils = vllm.v1.core.kv_cache_utils
+    stock, asked = utils.hash_block_tokens, 0
+
+    def hash_block_tokens(*arguments: Any) -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked == 2 and change == "append":
+            request._all_token_ids += tokens[2 * PART + 5 :]
+        elif asked == 2:
+            del request._all_token_ids[PART + 40 :]
+        return bytes(stock(*arguments))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "hash_block_tokens", hash_block_tokens)
+        hasher = make_hasher(vllm, name, 16)
+        request.block_hashes = hasher(request)
+    assert asked == PART // 16
+    blocks = 2 * PART // 16 if change == "append" else PART // 16 + 2
+    assert request.block_hashes == wanted[:blocks]
+    request._all_token_ids[:] = tokens
+    assert [*request.block_hashes, *hasher(request)] == wanted
 
 
 @pytest.mark.longer

@@ -93,7 +93,9 @@ class CacheManager:
         keep_tokens: Keeps the tokens of cached blocks, so that ``prepare``, ``admit`` and the other calls
             that take a prompt do not hash its cached beginning: 15 to 20 ns instead of 80 ns per block of 16
             tokens. Hashes and hits do not depend on this setting. Takes 101 bytes per block of 16 tokens; 85
-            with ``verify="fingerprint"``, and 21 with ``verify="tokens"``. X
+            with ``verify="fingerprint"``, and 21 with ``verify="tokens"``. Every prompt is hashed with a
+            ``Policy`` of your own, and with groups whose first group does not have full attention and blocks
+            of ``block_size`` tokens.
 
     Raises:
         InvalidArgumentError: A setting is out of range. The message names the setting and its limits.

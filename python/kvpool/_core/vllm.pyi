@@ -516,7 +516,8 @@ class VllmHasher:
     ``utils.generate_block_hash_extra_keys`` and ``utils.hash_block_tokens``.
 
     A call takes 80 ns if no block has become full, otherwise 30 to 200 ns per block of 16 tokens. From
-    1,024 new tokens on, other threads run meanwhile.
+    1,024 new tokens on, other threads run meanwhile. A call holds the interpreter for at most 16,384 tokens
+    at a time, except for blocks that it passes to ``utils``.
 
     Args:
         algorithm: One of vLLM's algorithms in ``hash_algorithms()``: ``"vllm-sha256"``,

@@ -239,6 +239,27 @@ impl Group {
         self.prompt_tail.is_some() || self.states.is_some()
     }
 
+    /// Whether a step of a running request changes the group only if it needs a new block or completes
+    /// one ([`Self::has_slots`], [`Self::completes`]). Other groups also free blocks, or cache blocks
+    /// that are not full.
+    #[must_use]
+    pub const fn is_plain(&self) -> bool {
+        self.spec.kind.is_full() && !self.looks_at_prompts()
+    }
+
+    /// Whether a table of `blocks` blocks has the slots of a step ([`Step::slots`]).
+    #[must_use]
+    pub const fn has_slots(&self, blocks: usize, slots: usize) -> bool {
+        blocks > 0 && slots.saturating_add(self.more_slots) <= blocks.saturating_mul(self.spec.block_tokens)
+    }
+
+    /// Whether a block after the first `known` can be full and cached after the KV of `tokens` tokens is
+    /// computed.
+    #[must_use]
+    pub const fn completes(&self, known: usize, tokens: usize) -> bool {
+        self.is_cached && self.finals.of(tokens) / self.spec.block_tokens > known
+    }
+
     /// Plans a step of a running request. For a group of recurrent states, `noted` is what vLLM's
     /// manager stores for the request. It is `None` if the state is shared, exported or absent.
     #[must_use]

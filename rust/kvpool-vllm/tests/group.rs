@@ -78,6 +78,28 @@ fn a_state_moves_unless_the_block_of_a_draft_is_shared_or_cached() {
 }
 
 #[test]
+fn a_plain_group_changes_only_if_a_block_is_missing_or_full() {
+    let (pool, full) = (pool(), Group::new("full", 0, 4, 1).unwrap());
+    let drafts = full.clone().caching_to(4, Some(8), 2, true).unwrap();
+    let more = Group { more_slots: 3, ..full.clone() };
+    let uncached = Group { is_cached: false, ..full.clone() };
+    for group in [full, drafts, more, uncached] {
+        assert!(group.is_plain());
+        for (blocks, known, tokens) in
+            (0..4).flat_map(|a| (0..4).flat_map(move |b| (0..20).map(move |c| (a, b, c))))
+        {
+            let table = Plain(&[1, 2, 3][..blocks], &pool);
+            let step = group.step(&table, &step(tokens, tokens), None);
+            assert_eq!(group.has_slots(blocks, tokens), step.is_some_and(|step| step.is_empty()));
+            let caching = group.caching(&Prompt::default(), &table, known, tokens);
+            assert_eq!(group.completes(known, tokens), caching.asks());
+        }
+    }
+    assert!(!Group { prompt_tail: Some(1), ..Group::new("full", 0, 4, 2).unwrap() }.is_plain());
+    assert!(!states().is_plain() && !Group::new("sliding", 4, 2, 1).unwrap().is_plain());
+}
+
+#[test]
 fn an_arriving_request_takes_at_most_the_groups_maximum() {
     let window = Group { most: Some(3), ..Group::new("sliding", 4, 2, 1).unwrap() };
     let call = Call { new: 3, whole: true, ..Call::default() };

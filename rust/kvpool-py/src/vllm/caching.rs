@@ -8,7 +8,7 @@ use kvpool_vllm::{Prompt, Table, Tail};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use super::block::own_ids;
+use super::block::{ids_in, own_ids};
 use super::feed::Listener;
 use super::group::{Blocks, Cacheable, Group};
 use super::groups::{PyVllmGroups, attr};
@@ -30,6 +30,17 @@ impl PyVllmGroups {
             prompt.computed = attr(request, intern!(py, "num_computed_tokens"))?;
         }
         Ok(prompt)
+    }
+
+    /// Whether a request may have full blocks that are not cached, after the KV of `tokens` tokens is
+    /// computed.
+    pub(super) fn completes(&self, id: &Bound<'_, PyAny>, tokens: usize) -> PyResult<bool> {
+        for group in &self.groups {
+            if group.rules.completes(group.known(id)?, tokens) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Caches the blocks of a request that `rows` selects, one row per group. Updates the numbers of cached
@@ -88,7 +99,10 @@ impl PyVllmGroups {
             cache.bind(py).call1((request, &row.table, first, end, block_size, number, mask))?;
         } else if kept.contains(&true) {
             let feed = self.on_cached.as_ref().and_then(Listener::feed);
-            let ids = own_ids(&row.table.get_slice(first, end), &self.shared)?;
+            let ids = match ids_in(&row.table, first..end.min(row.table.len()), &self.shared) {
+                Some(ids) => ids,
+                None => own_ids(&row.table.get_slice(first, end), &self.shared)?,
+            };
             let run = TableRun { blocks: &row.table, hashes, first, block_size, group: number, scale };
             let feed = feed.map(|feed| (feed.get(), request));
             self.core.get().cache_run(py, feed, &run, &ids, |at| kept[at], false)?;

@@ -157,7 +157,7 @@ impl Group {
     }
 
     /// Returns vLLM's number of cached blocks of a request. 0 if vLLM has no entry for it.
-    fn known(&self, id: &Bound<'_, PyAny>) -> PyResult<usize> {
+    pub(super) fn known(&self, id: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.of.num_cached.bind(id.py()).get_item(id)?.map_or(Ok(0), |known| known.extract())
     }
 

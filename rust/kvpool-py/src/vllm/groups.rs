@@ -18,7 +18,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use super::block::{Shared, own, own_ids};
+use super::block::{Shared, ids_in, own_ids};
 use super::feed::Listener;
 use super::group::Group;
 use super::hits::Lookups;
@@ -54,6 +54,9 @@ pub(crate) struct PyVllmGroups {
     pub(super) fallback: Py<PyAny>,
     /// Whether some group leaves blocks uncached that no hit is expected to need.
     pub(super) leaves_out: bool,
+    /// Whether a step changes a group only if it needs or completes a block: all groups are
+    /// [plain](kvpool_vllm::Group::is_plain).
+    pub(super) is_plain: bool,
     /// Whether some group caches the block in which a prompt ends.
     pub(super) looks_at_prompts: bool,
     /// Whether some group caches the recurrent state at a junction, which is a token at which a prompt
@@ -130,6 +133,7 @@ impl PyVllmGroups {
             core,
             shared,
             leaves_out: any(|group| !group.spec.kind.is_full()),
+            is_plain: groups.iter().all(|group| group.rules.is_plain()),
             looks_at_prompts: any(kvpool_vllm::Group::looks_at_prompts),
             looks_at_junctions: any(|group| group.states.is_some_and(|states| states.junctions)),
             groups,
@@ -247,6 +251,9 @@ impl PyVllmGroups {
     ) -> PyResult<()> {
         let id = request.getattr(intern!(py, "request_id"))?;
         let computed = usize::try_from(num_computed_tokens).unwrap_or(0);
+        if self.is_plain && !self.completes(&id, computed)? {
+            return Ok(());
+        }
         let prompt = self.prompt(request)?;
         let mut rows = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
@@ -259,13 +266,11 @@ impl PyVllmGroups {
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            let mut ids = Vec::new();
-            for block in group.table(id)?.iter().flatten() {
-                match own(&block, &self.shared) {
-                    Some(own) => ids.push(own.id),
-                    None => return Ok(false),
-                }
-            }
+            let ids = match group.table(id)? {
+                Some(table) => ids_in(&table, 0..table.len(), &self.shared),
+                None => Some(Vec::new()),
+            };
+            let Some(ids) = ids else { return Ok(false) };
             tables.push(ids);
         }
         for (group, ids) in self.groups.iter().zip(tables) {

@@ -4,7 +4,10 @@
 //! vLLM calls it for every request that arrives, from its input thread, and for every running request at
 //! every token. Most of these calls have no full block, so the call checks this first.
 //!
-//! Blocks without extra keys are hashed in one call, detached from the interpreter if they are many.
+//! Blocks without extra keys are hashed in parts of [`PART`] tokens, detached from the interpreter. Between
+//! two parts, the call converts the tokens of the next part, and adds the digests of the last one to the
+//! result. So other threads never wait for the conversion of a whole prompt.
+//!
 //! For blocks with extra keys, vLLM makes the keys and the core encodes them, including which objects
 //! are identical. vLLM hashes a block itself if the core can't represent its keys.
 
@@ -18,8 +21,11 @@ use crate::errors::OrRaise;
 use crate::hashing::named;
 use crate::python::prelude::*;
 
-/// If a call hashes this number of tokens or more, it runs without the interpreter.
+/// If a part of a prompt has this number of tokens or more, it is hashed without the interpreter.
 const LONG: usize = 1024;
+
+/// The number of tokens that a call converts at once. Meanwhile, it holds the interpreter.
+const PART: usize = 1 << 14;
 
 #[pyclass(frozen, module = "kvpool._core.vllm", name = "VllmHasher")]
 pub(crate) struct PyVllmHasher {
@@ -77,7 +83,7 @@ impl PyVllmHasher {
         if source.with_extra.is_some() {
             self.hash_with_extra(py, &mut source, &out)?;
         }
-        self.hash_text(py, &source, &out)?;
+        self.hash_text(py, &mut source, &out)?;
         Ok(out)
     }
 }
@@ -109,20 +115,39 @@ impl PyVllmHasher {
         PyBytes::new(py, hash.digest(self.algorithm))
     }
 
-    /// Hashes all remaining full blocks, which have no extra keys.
+    /// Hashes all remaining full blocks, which have no extra keys, one part after the other.
     fn hash_text<'py>(
         &self,
         py: Python<'py>,
-        source: &Source<'py>,
+        source: &mut Source<'py>,
         out: &Bound<'py, PyList>,
     ) -> PyResult<()> {
-        let whole = (source.tokens.len() - source.start) / self.block_size * self.block_size;
-        if whole == 0 {
-            return Ok(());
+        let part = (PART / self.block_size).max(1) * self.block_size;
+        // Other threads may change the list while this one is detached. The next call hashes the
+        // tokens that they append.
+        let last = source.tokens.len();
+        loop {
+            let left = last.min(source.tokens.len()).saturating_sub(source.start);
+            let end = source.start + part.min(left / self.block_size * self.block_size);
+            if end == source.start {
+                return Ok(());
+            }
+            self.hash_part(py, source, end, out)?;
+            source.start = end;
         }
-        let Some(tokens) = exact_ints(&source.tokens, source.start, source.start + whole) else {
+    }
+
+    /// Hashes the blocks from the start of `source` to `end`, which have no extra keys.
+    fn hash_part<'py>(
+        &self,
+        py: Python<'py>,
+        source: &Source<'py>,
+        end: usize,
+        out: &Bound<'py, PyList>,
+    ) -> PyResult<()> {
+        let Some(tokens) = exact_ints(&source.tokens, source.start, end) else {
             // Some token id is not a 32-bit number, so vLLM's own function hashes the blocks.
-            for block in 0..whole / self.block_size {
+            for block in 0..(end - source.start) / self.block_size {
                 let parent = self.last_parent(py, source, out)?;
                 out.append(self.hash_in_vllm(py, source, block, parent, None)?)?;
             }

@@ -6,12 +6,11 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_vllm::{Digests, GroupFound, Hits, Key, LastHit, Pool};
-use pyo3::types::{PyBytesMethods, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 
 use super::block::Shared;
-use super::keys::{digest, digests};
+use super::keys::{key, keys};
 use super::pool::PyVllmPool;
-use crate::errors::OrRaise;
 use crate::gather::list_of;
 use crate::python::prelude::*;
 
@@ -44,12 +43,12 @@ impl Digests for Hashes<'_, '_> {
     }
 
     fn key(&self, unit: usize, group: u32) -> PyResult<Key> {
-        Key::new(digest(self.hashes, unit, 1)?.as_bytes(), group).or_raise(self.hashes.py())
+        key(self.hashes, unit, 1, group)
     }
 
     fn find_run(&self, blocks: Range<usize>, scale: usize, group: u32, out: &mut Vec<u32>) -> PyResult<()> {
-        let digests = digests(self.hashes, blocks.start, scale, blocks.map(|_| true))?;
-        let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
+        let keys = keys(self.hashes, blocks.start, scale, group, blocks.map(|_| true))?;
+        let each = keys.iter().flatten().map(Key::digest);
         self.shared.lock().find_run(each, group, out);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The calls of [`PyVllmGroups`] that run a step of a request or admit a request.
 
 use kvpool_journal::VllmCalls;
-use kvpool_vllm::{Call, Change, Move, Room};
+use kvpool_vllm::{Call, Change, Move, Room, Step};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
@@ -22,6 +22,9 @@ impl PyVllmGroups {
         let py = request.py();
         let id = request.getattr(intern!(py, "request_id"))?;
         let computed = attr(request, intern!(py, "num_computed_tokens"))?;
+        if self.is_plain && self.stays_inside(&id, &call.step(computed, 0, usize::MAX, self.max_model_len))? {
+            return self.without_blocks(request, call).map(Some);
+        }
         let in_flight = attr(request, intern!(py, "num_in_flight_tokens"))?;
         let step = call.step(computed, in_flight, num_tokens(request)?, self.max_model_len);
         let prompt = self.prompt(request)?;
@@ -33,10 +36,7 @@ impl PyVllmGroups {
             }
         }
         if rows.iter().all(|(change, row)| change.is_empty() && !row.caching.asks()) {
-            // The step needs no block. It is refused only if the reserved blocks and the watermark already
-            // exceed the free blocks.
-            let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
-            return Ok(Some(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() }));
+            return self.without_blocks(request, call).map(Some);
         }
         // Blocks that no later token reads are freed first, even if the new blocks do not fit.
         for (group, (change, row)) in self.groups.iter().zip(&rows) {
@@ -54,6 +54,25 @@ impl PyVllmGroups {
         let answer = self.take(&id, taken)?;
         self.cache(request, &id, rows.iter().map(|(_, row)| row))?;
         self.answer(py, answer).map(Some)
+    }
+
+    /// Whether a step of a running request stays inside the last block of each table, and completes no block.
+    fn stays_inside(&self, id: &Bound<'_, PyAny>, step: &Step) -> PyResult<bool> {
+        for group in &self.groups {
+            let blocks = group.table(id)?.map_or(0, |table| table.len());
+            if !group.rules.has_slots(blocks, step.slots) {
+                return Ok(false);
+            }
+        }
+        Ok(!self.completes(id, step.cached)?)
+    }
+
+    /// Returns the answer for a step that needs no block. The step is refused only if the reserved blocks
+    /// and the watermark already exceed the free blocks.
+    fn without_blocks<'py>(&self, request: &Bound<'py, PyAny>, call: &Call) -> PyResult<Bound<'py, PyAny>> {
+        let py = request.py();
+        let refused = (call.reserved > 0 || self.watermark > 0) && !self.fits(request, 0, call)?;
+        Ok(if refused { py.None().into_bound(py) } else { self.empty.bind(py).clone() })
     }
 
     /// Whether the pool has this number of free blocks for a request, in addition to the reserved blocks and
@@ -94,20 +113,24 @@ impl PyVllmGroups {
         let mut arrived = Vec::with_capacity(self.groups.len());
         for (at, group) in self.groups.iter().enumerate() {
             let of_group = found.as_ref().map(|found| found.get_item(at)).transpose()?;
-            let mut blocks = of_group.map_or(Ok(Vec::new()), |blocks| own_ids(&blocks, &self.shared))?;
+            let mut blocks =
+                of_group.as_ref().map_or(Ok(Vec::new()), |blocks| own_ids(blocks, &self.shared))?;
             if self.waits_for_a_step(py, group, &blocks)? {
                 return Ok(Some(py.None().into_bound(py)));
             }
             let Some(row) = group.arrival(&id, &step, blocks.len())? else { return Ok(None) };
             blocks.drain(..row.skipped.min(blocks.len()));
-            arrived.push((row, blocks));
+            // Without null blocks, the table of the request begins with a copy of the list of the hit.
+            let list = of_group.and_then(|list| list.cast_into::<PyList>().ok());
+            let list = list.filter(|list| list.len() == blocks.len());
+            arrived.push((row, blocks, list));
         }
         let taken: usize = {
             let pool = self.shared.lock();
-            arrived.iter().map(|(_, kept)| pool.num_evictable(kept)).sum()
+            arrived.iter().map(|(_, kept, _)| pool.num_evictable(kept)).sum()
         };
-        let whole = arrived.iter().fold(taken, |sum, (row, _)| sum.saturating_add(row.whole));
-        let missing = arrived.iter().fold(taken, |sum, (row, _)| sum.saturating_add(row.missing));
+        let whole = arrived.iter().fold(taken, |sum, (row, ..)| sum.saturating_add(row.whole));
+        let missing = arrived.iter().fold(taken, |sum, (row, ..)| sum.saturating_add(row.missing));
         let unreserved = Call { reserved: 0, ..*call };
         if call.whole && !self.fits(request, whole, &unreserved)? || !self.fits(request, missing, call)? {
             return Ok(Some(py.None().into_bound(py)));
@@ -115,10 +138,16 @@ impl PyVllmGroups {
         // All hits are acquired before anything is allocated. The new blocks of one group cannot evict
         // the hit of another.
         let mut tables = Vec::with_capacity(arrived.len());
-        for (group, (row, kept)) in self.groups.iter().zip(&arrived) {
-            let mut ids = vec![0; if found.is_some() { row.skipped } else { 0 }];
-            ids.extend(kept);
-            let table = self.core.get().handles(py, &ids)?;
+        for (group, (row, kept, list)) in self.groups.iter().zip(&arrived) {
+            let nulls = if found.is_some() { row.skipped } else { 0 };
+            let table = match list {
+                Some(list) if nulls == 0 => list.get_slice(0, kept.len()),
+                _ => {
+                    let mut ids = vec![0; nulls];
+                    ids.extend(kept);
+                    self.core.get().handles(py, &ids)?
+                }
+            };
             if found.is_some() {
                 if let Some(pool) = &self.metered {
                     let handles = table.get_slice(row.skipped, table.len());
@@ -132,7 +161,7 @@ impl PyVllmGroups {
             tables.push(table);
         }
         let rows = self.groups.iter().zip(&tables).zip(&arrived);
-        let taken = rows.map(|((group, table), (row, _))| {
+        let taken = rows.map(|((group, table), (row, ..))| {
             (table, row.missing, group.rules.first_move(&step, table.len()))
         });
         let answer = self.take(&id, taken)?;
