@@ -293,7 +293,7 @@ impl BlockHasher {
     }
 
     /// Hashes whole blocks, calls `each` with each state, and returns the last state.
-    fn run(
+    pub(super) fn run(
         &self,
         mut state: ChainState,
         mut start: u64,
