@@ -4,7 +4,9 @@
 use std::sync::{Mutex, PoisonError};
 
 use kvpool::{BlockHash, BlockId, HashAlgorithm, RequestState};
-use kvpool_store::{ObjectKey, OfferedBlocks, Presence, Put, Store, StoreError, TokenRange, UnofferedBlock};
+use kvpool_store::{
+    JobId, ObjectKey, OfferedBlocks, Presence, Put, Store, StoreError, TokenRange, UnofferedBlock,
+};
 use pyo3::types::{PyBytes, PyList};
 
 use super::{PyArena, PyStore, same_length};
@@ -149,7 +151,7 @@ pub(crate) fn offer_blocks(
     let put = write && !objects.is_empty();
     let job = put.then(|| store.call(py, |store, now| store.put(&objects, now))?.or_raise(py)).transpose()?;
     unsaved.names = left_out;
-    Ok((objects.len(), job.map(|job| job.get()), objects.iter().map(|object| object.slot).collect()))
+    Ok((objects.len(), job.map(JobId::get), objects.iter().map(|object| object.slot).collect()))
 }
 
 #[pyfunction]
