@@ -1,12 +1,13 @@
 """Stores, which keep KV objects outside the engine's memory. See ``kvpool.store``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Literal, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
-from kvpool._core import EvictionPolicy, _Ints
+from kvpool._core import EvictionPolicy, RequestId, _Ints
+from kvpool._core.hashing import HashCursor
 from kvpool._core.manager import CacheManager
 from kvpool._core.pool import BlockPool
 from kvpool.store.custom import CustomBackend
@@ -24,8 +25,11 @@ __all__ = [
     "StoreServer",
     "StoreStats",
     "WarmStart",
+    "block_names",
+    "busy_slots",
     "check_object",
     "load_index",
+    "offer_blocks",
     "save_index",
 ]
 
@@ -866,6 +870,56 @@ class StoreServer:
             StoreError: The server fails.
             InvalidArgumentError: The text is not a digest.
         """
+
+def block_names(store: Store, cursor: HashCursor, num_blocks: int) -> list[bytes]:
+    """Returns the names of a prompt's full blocks in a store: their digests in epoch 0.
+
+    O(blocks). In another epoch, blocks whose names are not remembered are hashed.
+
+    Args:
+        num_blocks: The number of the manager's blocks. At least twice as many names are remembered.
+
+    Raises:
+        ClosedError: The store is closed.
+    """
+
+def busy_slots(arena: Arena, slots: Sequence[int]) -> list[int]:
+    """Returns those slots that a transfer uses. O(slots).
+
+    Raises:
+        InvalidArgumentError: A slot does not exist.
+    """
+
+def offer_blocks(
+    store: Store,
+    manager: CacheManager,
+    request_id: RequestId,
+    epoch: int,
+    block_bytes: int,
+    write: bool,
+    choose: Callable[[list[int], list[bytes], list[int], list[bool]], list[int | None]],
+) -> tuple[int, int | None, list[int]]:
+    """Offers those computed blocks of a request that were not offered before, or that the store lost since.
+
+    Returns the number of offered blocks, the job that writes them, and their slots. O(blocks for which
+    ``choose`` is called + objects that the store lost since the previous call for this prompt).
+
+    Args:
+        epoch: The epoch of the weights that the store serves. A request of another epoch offers nothing.
+        block_bytes: The number of bytes of a block.
+        write: Whether to write the blocks now. Otherwise the caller writes them later.
+        choose: A function that copies blocks to slots. Its arguments are lists: the positions of the blocks,
+            their names, their ids on the device, and whether the store lacks them. It is not called without
+            blocks. It returns the slot of each block, or None for a block that it leaves out. If the store
+            lacks such a block, a later call offers the block again. So does a later call if the function
+            raises an exception.
+
+    Raises:
+        UnknownRequestError: No request has this id.
+        RequestStateError: The request holds no blocks on the device.
+        StaleEpochError: The manager is in another epoch.
+        ClosedError: The store is closed.
+    """
 
 def check_object(
     name: str, front: bytes, length: int, payload: bytes | None = None

@@ -44,11 +44,11 @@ their bytes, so that the same content may be in all three places. Only one KV-ca
 
 from __future__ import annotations
 
-import collections
 from typing import TYPE_CHECKING, Any, Literal
 
 from kvpool._core.hashing import HashCursor
-from kvpool.errors import InvalidArgumentError, RequestStateError, StaleEpochError
+from kvpool._core.store import block_names, offer_blocks
+from kvpool.errors import InvalidArgumentError, StaleEpochError
 from kvpool.store.slots import Slots
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     Pairs = list[tuple[int, int]]
 
 __all__ = ["Prefetch", "PrefixStore"]
+
+#: The most blocks that one job writes back.
+_BATCH = 256
 
 #: The supported kinds of groups. Their block tables contain a block, or the null block, for each
 #: digest of a prompt.
@@ -111,42 +114,6 @@ class Prefetch:
         This is the length of the hit. 0 while a transfer is running.
         """
         return (self._first + len(self._slots)) * self._block_size if self.done else 0
-
-
-class _Names:
-    """Computes the names of blocks in the store: their digests without the manager's epoch.
-
-    A manager's digests contain its epoch, which counts the changes of weights in one process. In the
-    store, the namespace already identifies the weights. Therefore names do not contain the epoch, so
-    that other processes find the blocks. Once the manager's epoch is above 0, each new block is hashed
-    twice.
-
-    Args:
-        most: The largest number of names that are remembered.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        #: The remembered names of blocks, by digest. The most recently used name is last.
-        self._known: collections.OrderedDict[bytes, bytes] = collections.OrderedDict()
-
-    def of(self, cursor: HashCursor) -> list[bytes]:
-        """Returns the name of each full block. O(tokens)."""
-        digests = cursor.digests()
-        if cursor.epoch == 0:
-            return digests
-        known = [self._known.get(digest) for digest in digests]
-        names = [name for name in known if name is not None]
-        if len(names) < len(digests):
-            plain = cursor.copy()
-            plain.rebase(0)
-            names = plain.digests()
-        for digest, name in zip(digests, names, strict=True):
-            self._known[digest] = name
-            self._known.move_to_end(digest)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return names
 
 
 class PrefixStore:
@@ -214,14 +181,13 @@ class PrefixStore:
         self._copy_in, self._copy_out = copy_in, copy_out
         self._block_bytes = block_bytes or arena.slot_bytes
         self._epoch = manager.stats().pool.epoch
-        self._names = _Names(2 * manager.num_blocks)
         self._slots = Slots(arena, keeps=host)
         self._host, self._writes_back = host, write == "back"
         #: With ``write="back"``, the number of slots that should be available. If fewer are, dirty blocks are
         #: written back.
         self._ready = max(1, arena.slots // 4)
-        #: For each job: its prefetch, its slots, and for a load the positions of its blocks in the
-        #: prefetch.
+        #: For each job: its prefetch, its slots, and a number for each slot: for a load, the position of the
+        #: block in the prefetch; for blocks that are written back, the position of the first token.
         self._jobs: dict[int, tuple[Prefetch | None, list[int], list[int]]] = {}
 
     @property
@@ -257,7 +223,8 @@ class PrefixStore:
         first = self._manager.probe(cursor).cached_blocks
         block_size = self._manager.block_size
         whole = (max(len(cursor), 1) - 1) // block_size
-        started = Prefetch(cursor, block_size, first, self._names.of(cursor)[first:whole])
+        names = block_names(self._store, cursor, self._manager.num_blocks)
+        started = Prefetch(cursor, block_size, first, names[first:whole])
         self._continue(started)
         return started
 
@@ -384,9 +351,18 @@ class PrefixStore:
         the store already has are copied to host memory, too. With ``write="back"``, blocks are only
         marked, and are written later.
 
+        Each call offers only the blocks that no earlier call has offered for the same prefix, and the
+        blocks that the store does not have although they were offered. The store may have refused,
+        evicted or removed such a block, or its write may have failed. If a shared back end loses a block,
+        the block is offered again once a load or a probe of this store has missed it. Blocks that were
+        offered earlier stay where they are in the order of eviction of ``host``. After a restart, the
+        first call for a prefix looks at all of its blocks.
+
         If the request began before ``renew``, none of its blocks is offered, because its KV belongs to
         other weights. Blocks that a window has dropped (``trim_window``) are not offered either.
-        O(tokens).
+
+        O(new blocks + blocks that the store lost since the previous call for this prefix). Blocks that
+        remain refused, left out or dropped count as new in each call.
 
         Args:
             request_id: A request that holds its blocks on the device.
@@ -397,55 +373,65 @@ class PrefixStore:
             StaleEpochError: The manager's epoch was changed without ``renew``.
             ClosedError: The store is closed.
         """
-        self._check_epoch()
-        cursor = self._manager.prepare(request_id)
-        info = self._manager.request(request_id)
-        if info.state != "running":
-            raise RequestStateError(f"request {request_id!r} is {info.state}: only running ones are saved")
-        if cursor.epoch != self._epoch:
-            return 0
-        block_size = self._manager.block_size
-        digests = self._names.of(cursor)[: info.computed_tokens // block_size]
-        table = self._manager.block_ids(request_id)
-        known = self._store.contains(digests)
-        kept = [self._slots.find(digest) for digest in digests]
-        for slot in kept:
+        count, job, slots = offer_blocks(
+            self._store,
+            self._manager,
+            request_id,
+            self._epoch,
+            self._block_bytes,
+            not self._writes_back,
+            self._to_slots,
+        )
+        if job is not None:
+            self._jobs[job] = (None, slots, [])
+        self._write_back()
+        return count
+
+    def _to_slots(
+        self, positions: list[int], digests: list[bytes], blocks: list[int], lacking: list[bool]
+    ) -> list[int | None]:
+        """Copies blocks to slots, if they are not in host memory.
+
+        Returns the slot of each block that is in a slot now.
+
+        Args:
+            positions: The positions of the blocks in the request.
+            digests: Their names in the store.
+            blocks: Their ids on the device. The null block, block 0, replaces blocks that the request has
+                dropped.
+            lacking: Whether the store lacks the block. The slots of these blocks stay in use, unless they
+                are written back later.
+        """
+        slots = [self._slots.find(digest) for digest in digests]
+        for slot in slots:
             if slot is not None:
                 self._slots.use(slot)
-        offered = [presence in ("absent", "unknown") for presence in known]
-        # Block 0, the null block, marks the positions of blocks that the request has dropped.
-        lacking = [at for at, slot in enumerate(kept) if slot is None and table[at] != 0]
-        wanted = [at for at in lacking if offered[at] or self._host]
+        wanted = [
+            at
+            for at, slot in enumerate(slots)
+            if slot is None and blocks[at] != 0 and (lacking[at] or self._host)
+        ]
         taken = self._slots.take(len(wanted))
         wanted = wanted[: len(taken)]
         if wanted:
             try:
-                self._copy_out([(table[at], slot) for at, slot in zip(wanted, taken, strict=True)])
+                self._copy_out([(blocks[at], slot) for at, slot in zip(wanted, taken, strict=True)])
             except BaseException:
                 self._slots.leave(taken)
-                self._slots.leave([slot for slot in kept if slot is not None])
+                self._slots.leave([slot for slot in slots if slot is not None])
                 raise
-            for at, slot in zip(wanted, taken, strict=True):
-                kept[at] = slot
-                if self._host:
-                    self._slots.keep(slot, digests[at])
-        if self._writes_back:
-            for at, slot in zip(wanted, taken, strict=True):
-                if offered[at]:
-                    self._slots.mark_dirty(slot, at * block_size)
-            self._slots.leave([slot for slot in kept if slot is not None])
-            self._write_back()
-            return sum(offered[at] for at in wanted)
-        going = [(at, slot) for at, slot in enumerate(kept) if slot is not None and offered[at]]
-        self._slots.leave([slot for at, slot in enumerate(kept) if slot is not None and not offered[at]])
-        if going:
-            places, slots = [at for at, _ in going], [slot for _, slot in going]
-            tokens_of = [(at * block_size, block_size) for at in places]
-            job = self._store.put(
-                [digests[at] for at in places], slots, lengths=self._block_bytes, tokens=tokens_of
-            )
-            self._jobs[job] = (None, slots, [])
-        return len(going)
+        for at, slot in zip(wanted, taken, strict=True):
+            slots[at] = slot
+            if self._host:
+                self._slots.keep(slot, digests[at])
+        block_size, unused = self._manager.block_size, []
+        for position, slot, lacks in zip(positions, slots, lacking, strict=True):
+            if slot is not None and lacks and self._writes_back:
+                self._slots.mark_dirty(slot, position * block_size)
+            if slot is not None and (self._writes_back or not lacks):
+                unused.append(slot)
+        self._slots.leave(unused)
+        return slots
 
     def poll(self) -> None:
         """Processes the jobs that have ended, and writes back blocks if slots are scarce.
@@ -471,30 +457,41 @@ class PrefixStore:
     def flush(self, timeout: float = 1.0) -> None:
         """Writes back every dirty block, and waits. Call it before the engine ends.
 
-        A dirty block is one that is not in the store yet.
+        A dirty block is one that is not in the store yet. Returns early if no job ends for ``timeout``
+        seconds, or if the store refuses all of these blocks.
         """
-        self._write_back(all_of_it=True)
-        self.wait(timeout)
+        dirty = self._slots.dirty + 1
+        while self._slots.dirty < dirty:
+            dirty = self._slots.dirty
+            self._write_back(all_of_it=True)
+            self.wait(timeout)
+            if self._jobs:
+                return
 
     def _write_back(self, *, all_of_it: bool = False) -> None:
         """Offers dirty blocks to the store, the oldest first, until enough slots are or will be free."""
-        block_size = self._manager.block_size
+        if not self._writes_back or not self._slots.dirty:
+            return
         coming = sum(len(slots) for started, slots, _ in self._jobs.values() if started is None)
-        while self._writes_back and (all_of_it or self._slots.reclaimable + coming < self._ready):
-            dirty = self._slots.next_dirty()
-            if dirty is None:
-                return
-            slot, digest, first_token = dirty
-            tokens = [(first_token, block_size)]
-            job = self._store.put([digest], [slot], lengths=self._block_bytes, tokens=tokens, admit="always")
-            self._jobs[job] = (None, [slot], [])
-            coming += 1
+        wanted = _BATCH if all_of_it else self._ready - self._slots.reclaimable - coming
+        dirty = self._slots.take_dirty(min(wanted, _BATCH)) if wanted > 0 else []
+        if not dirty:
+            return
+        slots, digests, first_tokens = map(list, zip(*dirty, strict=True))
+        tokens = [(first, self._manager.block_size) for first in first_tokens]
+        job = self._store.put(digests, slots, lengths=self._block_bytes, tokens=tokens, admit="always")
+        self._jobs[job] = (None, slots, first_tokens)
 
     def _handle_ended(self, ended: list[tuple[int, list[Outcome]]]) -> None:
         for job, outcomes in ended:
             started, slots, loads = self._jobs.pop(job)
             if started is None:
-                self._slots.leave(slots)
+                if loads:
+                    # The queue of the store was full. Write the blocks back later.
+                    for slot, first_token, outcome in zip(slots, loads, outcomes, strict=True):
+                        if outcome == "busy":
+                            self._slots.mark_dirty(slot, first_token)
+                self._slots.leave(slots, touch=not loads)
                 continue
             started._jobs -= 1
             if slots:

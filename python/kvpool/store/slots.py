@@ -10,7 +10,7 @@ import collections
 import itertools
 from typing import TYPE_CHECKING
 
-from kvpool.errors import SlotBusyError
+from kvpool._core.store import busy_slots
 
 if TYPE_CHECKING:
     from kvpool._core.store import Arena
@@ -58,39 +58,41 @@ class Slots:
         Skips slots that are still part of a transfer that has timed out.
         """
         taken: list[int] = []
-        for _ in range(len(self._free)):
-            if len(taken) == wanted:
-                break
-            self._take(self._free.popleft(), taken)
-        if len(taken) < wanted:
+        unchecked = len(self._free)
+        while unchecked and len(taken) < wanted:
+            some = [self._free.popleft() for _ in range(min(unchecked, wanted - len(taken)))]
+            unchecked -= len(some)
+            self._take(some, taken)
+        if len(taken) < wanted and self._by_digest:
             kept = (
                 slot
                 for slot in self._by_digest.values()
                 if slot not in self._users and slot not in self._dirty
             )
-            for slot in list(itertools.islice(kept, wanted - len(taken))):
+            evicted = list(itertools.islice(kept, wanted - len(taken)))
+            for slot in evicted:
                 self._forget(slot)
-                self._take(slot, taken)
+            self._take(evicted, taken)
         return taken
 
-    def _take(self, slot: int, taken: list[int]) -> None:
-        try:
-            self._arena.write(slot, b"")
-        except SlotBusyError:
-            self._free.append(slot)
-        else:
-            self._users[slot] = 1
-            taken.append(slot)
+    def _take(self, slots: list[int], taken: list[int]) -> None:
+        busy = set(busy_slots(self._arena, slots))
+        for slot in slots:
+            if slot in busy:
+                self._free.append(slot)
+            else:
+                self._users[slot] = 1
+                taken.append(slot)
 
     def use(self, slot: int) -> None:
         """Adds a user to a slot."""
         self._users[slot] += 1
 
-    def leave(self, slots: list[int]) -> None:
+    def leave(self, slots: list[int], *, touch: bool = True) -> None:
         """Removes one user from each slot.
 
-        The first slot becomes the most recently used one, because the blocks in the other slots cannot
-        be used without the block in the first.
+        With ``touch``, the first slot becomes the most recently used one, because the blocks in the other
+        slots cannot be used without the block in the first.
         """
         for slot in reversed(slots):
             self._users[slot] -= 1
@@ -98,7 +100,8 @@ class Slots:
                 continue
             del self._users[slot]
             if slot in self._digests and self._keeps:
-                self._by_digest.move_to_end(self._digests[slot])
+                if touch:
+                    self._by_digest.move_to_end(self._digests[slot])
             else:
                 self._forget(slot)
                 self._free.append(slot)
@@ -117,18 +120,22 @@ class Slots:
         if slot in self._digests:
             self._dirty[slot] = first_token
 
-    def next_dirty(self) -> tuple[int, bytes, int] | None:
-        """Takes the slot that has been dirty for the longest time.
+    @property
+    def dirty(self) -> int:
+        """Number of dirty slots."""
+        return len(self._dirty)
 
-        Returns it with its digest and the position of its first token.
+    def take_dirty(self, most: int) -> list[tuple[int, bytes, int]]:
+        """Takes at most ``most`` unused dirty slots, those first that have been dirty for the longest time.
 
-        The slot is in use and no longer dirty afterwards. Returns None if no dirty slot is unused.
+        Returns each with its digest and the position of its first token. The slots are in use and no
+        longer dirty afterwards.
         """
-        slot = next((slot for slot in self._dirty if slot not in self._users), None)
-        if slot is None:
-            return None
-        self._users[slot] = 1
-        return slot, self._digests[slot], self._dirty.pop(slot)
+        unused = (slot for slot in self._dirty if slot not in self._users)
+        slots = list(itertools.islice(unused, most))
+        for slot in slots:
+            self._users[slot] = 1
+        return [(slot, self._digests[slot], self._dirty.pop(slot)) for slot in slots]
 
     def forget_all(self) -> None:
         """Drops all content. Slots in use become free when their last user leaves."""

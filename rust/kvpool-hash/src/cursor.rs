@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use super::extra::ItemIndex;
 use super::hasher::ChainState;
-use super::{BlockHasher, ExtraKeys, HashChain, HashError, KnownBlocks, MultimodalItem};
+use super::{BlockHash, BlockHasher, ExtraKeys, HashChain, HashError, KnownBlocks, MultimodalItem};
 
 /// The largest number of tokens for which a partial block gets memory in advance.
 const MOST_RESERVED: usize = 256;
@@ -314,6 +314,37 @@ impl HashCursor {
         seed.root = self.hasher.root_unchecked(&seed.extra);
         self.hash(old.tokens());
         Ok(())
+    }
+
+    /// Returns the hashes that a range of blocks has in another epoch. `before` is the hash that the
+    /// block before the range has in that epoch; `None` if the range begins with the first block.
+    ///
+    /// Costs: one hash per block of the range, or a copy if the hashes do not depend on the epoch.
+    ///
+    /// # Panics
+    /// If the chain does not contain the range.
+    #[must_use]
+    pub fn hashes_in_epoch(
+        &self,
+        epoch: u64,
+        blocks: Range<usize>,
+        before: Option<BlockHash>,
+    ) -> Vec<BlockHash> {
+        if epoch == self.epoch() || !self.hasher.depends_on_epoch() {
+            return self.chain.hashes()[blocks].to_vec();
+        }
+        let Seed { extra, items, .. } = &*self.seed;
+        // Only the root contains the epoch, and no digest depends on a fingerprint.
+        let state = before.map_or_else(
+            || self.hasher.root_unchecked(&ExtraKeys { epoch, ..extra.clone() }),
+            |before| ChainState::new(before, 0),
+        );
+        let size = self.hasher.block_size();
+        let mut hashes = Vec::with_capacity(blocks.len());
+        let tokens = &self.chain.tokens()[blocks.start * size..blocks.end * size];
+        let start = (blocks.start * size) as u64;
+        self.hasher.run(state, start, tokens, extra, items, |state| hashes.push(state.digest()));
+        hashes
     }
 
     /// The number of tokens in the sequence, including those of a partly filled last block.

@@ -316,7 +316,7 @@ impl BlockHasher {
 
     /// Hashes the whole blocks of `tokens` one after the other. Calls `each` with the state after each
     /// block, and returns the last state.
-    fn run(
+    pub(super) fn run(
         &self,
         mut state: ChainState,
         mut start: u64,

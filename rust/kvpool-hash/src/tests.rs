@@ -200,6 +200,29 @@ fn rebase_rehashes_only_if_the_epoch_is_part_of_the_hash() {
     assert_eq!(rehashed(HashAlgorithm::VllmSha256, Verify::Fingerprint), 2);
 }
 
+#[test]
+fn hashes_of_a_range_in_another_epoch_are_those_of_a_rebased_cursor() {
+    let item = MultimodalItem { identifier: (*b"image").into(), offset: 9, length: 6 };
+    for algorithm in compiled_in() {
+        for multimodal in [vec![], vec![item.clone()]] {
+            for verify in [Verify::None, Verify::Fingerprint] {
+                let extra = ExtraKeys { epoch: 3, multimodal: multimodal.clone(), ..ExtraKeys::default() };
+                let mut cursor = HashCursor::new(hasher(algorithm, 4, verify), extra).unwrap();
+                cursor.append(&(0..22).collect::<Vec<_>>());
+                let mut rebased = cursor.clone();
+                rebased.rebase(1).unwrap();
+                let rebased = rebased.chain().hashes();
+                for first in 0..=5_usize {
+                    let before = first.checked_sub(1).map(|before| rebased[before]);
+                    for end in first..=5 {
+                        assert_eq!(cursor.hashes_in_epoch(1, first..end, before), rebased[first..end]);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// Digests that are never equal would fail the first check. A digest that ignored the salt would fail
 /// the second.
 #[test]

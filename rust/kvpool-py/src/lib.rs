@@ -177,7 +177,8 @@ mod _core {
         #[pymodule_export]
         use crate::store::{
             PyArena, PyCustom, PyDisk, PyNamespace, PyRedis, PySharedFolder, PySlotHeaders, PyStore,
-            PyStoreFolder, PyStoreServer, PyStoreStats, PyWarmStart, check_object, load_index, save_index,
+            PyStoreFolder, PyStoreServer, PyStoreStats, PyWarmStart, block_names, busy_slots, check_object,
+            load_index, offer_blocks, save_index,
         };
     }
 

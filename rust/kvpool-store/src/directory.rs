@@ -22,6 +22,7 @@
 //! Cost: O(1) per object; about 150 bytes per place, plus the memory of the policy.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::{HashMap, HashSet};
 use kvpool::evictor::Content;
@@ -29,6 +30,7 @@ use kvpool::{BlockId, EvictionPolicy, Policy, PoolError, Release};
 
 use crate::namespace::NamespaceDigest;
 use crate::object::{ObjectKey, ObjectName, Place};
+use crate::offered::OfferedBlocks;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
@@ -93,12 +95,19 @@ pub(crate) struct Directory {
     /// Keys of the objects that were evicted, removed or damaged since the last `take_gone`. `None` if
     /// the caller does not want these keys.
     gone: Option<Vec<ObjectKey>>,
+    /// The blocks that were offered to the store, which the directory notifies of lost objects.
+    offered: Arc<Mutex<OfferedBlocks>>,
 }
 
 /// Returns the block id that represents a place in the eviction policy. Block 0 is the null block, so
 /// the ids begin at 1.
 fn block(place: Place) -> BlockId {
     BlockId::new(place + 1)
+}
+
+/// Locks the offered blocks. A panic leaves them valid, because no call of them runs other code.
+fn lock(offered: &Mutex<OfferedBlocks>) -> MutexGuard<'_, OfferedBlocks> {
+    offered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Directory {
@@ -126,7 +135,20 @@ impl Directory {
             namespaces: vec![namespace],
             leaving: HashSet::new(),
             gone,
+            offered: Arc::default(),
         })
+    }
+
+    /// The blocks that were offered to the store.
+    pub(crate) const fn offered(&self) -> &Arc<Mutex<OfferedBlocks>> {
+        &self.offered
+    }
+
+    /// Records that the store does not have, or will not have, an object that may have been offered.
+    pub(crate) fn lose(&self, key: &ObjectKey) {
+        if key.group == 0 {
+            lock(&self.offered).lose(&key.hash);
+        }
     }
 
     pub(crate) fn find(&self, key: &ObjectKey) -> Option<Found> {
@@ -215,6 +237,7 @@ impl Directory {
             self.by_key.remove(&key);
             self.leaving.insert((key, entry.namespace));
             self.gone.iter_mut().for_each(|gone| gone.push(key));
+            self.lose(&key);
         }
         self.order.evicted(block(place), content);
         self.held -= 1;
@@ -308,11 +331,13 @@ impl Directory {
         if entry.pins == 0 {
             self.to_clear.push_back(place);
         }
+        self.lose(&key);
         true
     }
 
     /// Removes all objects from the index. New objects belong to `namespace`.
     pub(crate) fn renew(&mut self, namespace: NamespaceDigest) {
+        lock(&self.offered).forget_all();
         for place in 0..self.entries.len() as Place {
             self.doom(place);
         }

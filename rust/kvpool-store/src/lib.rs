@@ -23,6 +23,7 @@
 //!   Store        jobs, deadlines: decides everything, on the caller's thread, in the order of the calls
 //!     Directory    key -> place; the order of eviction
 //!     Admission    which objects are worth a write          Breaker    when the back end is not called
+//!     OfferedBlocks    which blocks of a hash chain have to be offered: the new and the lost ones
 //!     Arena        slots of host memory, and their users    Queue, workers    move and check bytes
 //!   Backend      moves bytes, and may fail: disk, a shared folder, Redis
 //! ```
@@ -93,6 +94,7 @@ mod header;
 mod locked;
 mod namespace;
 mod object;
+mod offered;
 mod private;
 mod queue;
 pub mod redis;
@@ -114,6 +116,7 @@ pub use generation::Generation;
 pub use header::{HEADER_BYTES, Header, HeaderError, Mismatch, TokenRange};
 pub use namespace::{FORMAT_VERSION, Layout, Namespace, NamespaceDigest, ParseDigestError, Span};
 pub use object::{Object, ObjectKey, ObjectMut, ObjectName, PAGE, Page, ParseNameError, Place, places};
+pub use offered::{OfferedBlocks, UnofferedBlock};
 pub use stats::Stats;
 pub use store::Store;
 pub use transfer::Transfer;

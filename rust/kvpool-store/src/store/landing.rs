@@ -48,7 +48,7 @@ impl Store {
                 if let (Some(key), Some(there), false) = (flight.key, there, late)
                     && self.answers.since(&key, id).is_none()
                 {
-                    self.answers.report(key, there, now, self.next_task);
+                    self.record_answer(key, there, now);
                 }
             }
             (Kind::Write | Kind::Probe, None) | (Kind::Probe, Some(_)) => {}
@@ -64,7 +64,7 @@ impl Store {
     fn removed(&mut self, keys: &[ObjectKey], now: Duration) {
         for &key in keys {
             if self.backend.is_shared() && self.directory.find(&key).is_none() {
-                self.answers.report(key, false, now, self.next_task);
+                self.record_answer(key, false, now);
             }
         }
     }
@@ -87,7 +87,7 @@ impl Store {
                 self.directory.doom(lost.place);
             }
             if since.is_none() && (found.is_none() || lost.is_some()) {
-                self.answers.report(key, there, now, self.next_task);
+                self.record_answer(key, there, now);
             }
             if let Some((job, first)) = flight.report {
                 self.settle(job, first + at, if there { Ok(()) } else { Err(Why::Absent) });

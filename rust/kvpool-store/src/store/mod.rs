@@ -14,7 +14,7 @@ mod landing;
 mod offers;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ use crate::generation::Generation;
 use crate::header::{Header, HeaderError};
 use crate::namespace::{Namespace, NamespaceDigest};
 use crate::object::{ObjectKey, ObjectName};
+use crate::offered::OfferedBlocks;
 use crate::queue::{Queue, StagedSlot, Task, Work};
 use crate::staging::{self, Staging};
 use crate::stats::Stats;
@@ -232,6 +233,13 @@ impl Store {
                 None => Presence::Unknown,
             },
         }
+    }
+
+    /// Returns the record of the blocks that were offered to this store. The store updates it when it
+    /// refuses or loses an object. Do not call the store while you hold the lock.
+    #[must_use]
+    pub fn offered(&self) -> Arc<Mutex<OfferedBlocks>> {
+        Arc::clone(self.directory.offered())
     }
 
     /// Removes objects. The store no longer finds them, and clears their bytes in the background.
@@ -453,13 +461,21 @@ impl Store {
         }
     }
 
+    /// Records whether a shared back end has an object.
+    fn record_answer(&mut self, key: ObjectKey, there: bool, now: Duration) {
+        if !there {
+            self.directory.lose(&key);
+        }
+        self.answers.report(key, there, now, self.next_task);
+    }
+
     /// Asks a shared back end to remove objects that have no place in this store.
     fn remove_unknown(&mut self, keys: &[ObjectKey], now: Duration) {
         let namespace = self.namespace;
         let unknown = keys.iter().filter(|key| self.directory.find(key).is_none());
         let names: Vec<_> = unknown.map(|&key| ObjectName { namespace, key }).collect();
         for names in names.chunks(ASKED_AT_ONCE) {
-            names.iter().for_each(|name| self.answers.report(name.key, false, now, self.next_task));
+            names.iter().for_each(|name| self.record_answer(name.key, false, now));
             if self.has_room(now).is_ok() {
                 self.breaker.pass(now);
                 let asked: Vec<_> = names.iter().map(|name| name.key).collect();

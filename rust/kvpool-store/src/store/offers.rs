@@ -7,6 +7,7 @@ use super::Store;
 use super::flights::{Flight, Kind};
 use crate::calls::{Get, JobId, Put};
 use crate::error::{StoreError, Why};
+use crate::object::ObjectKey;
 use crate::queue::{StagedSlot, Target, Work};
 
 impl Store {
@@ -39,21 +40,21 @@ impl Store {
             }
             if self.backend.is_shared() && self.directory.is_leaving(&object.key) {
                 self.stats.busy += 1;
-                self.settle(job, at, Err(Why::Busy));
+                self.refuse(job, at, &object.key, Why::Busy);
                 continue;
             }
             if let Err(why) = self.has_room(now) {
-                self.settle(job, at, Err(why));
+                self.refuse(job, at, &object.key, why);
                 continue;
             }
             if !self.admission.admits(&object.key, object.admit.unwrap_or(self.config.admission)) {
                 self.stats.not_admitted += 1;
-                self.settle(job, at, Err(Why::NotAdmitted));
+                self.refuse(job, at, &object.key, Why::NotAdmitted);
                 continue;
             }
             let &Put { key, tokens, len, .. } = object;
             let Some(reserved) = self.directory.reserve(key, len, tokens.depth()) else {
-                self.settle(job, at, Err(Why::NoRoom));
+                self.refuse(job, at, &object.key, Why::NoRoom);
                 continue;
             };
             self.breaker.pass(now);
@@ -81,6 +82,12 @@ impl Store {
         }
         self.directory.touch(&mut touched);
         Ok(job)
+    }
+
+    /// Sets the result of an offer for which nothing is written.
+    fn refuse(&mut self, job: JobId, at: usize, key: &ObjectKey, why: Why) {
+        self.directory.lose(key);
+        self.settle(job, at, Err(why));
     }
 
     /// Loads objects. When the job has ended, each loaded object is in its slot. The content of a slot
