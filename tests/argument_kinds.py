@@ -29,7 +29,8 @@ _NAMES: Final[dict[Kind, str]] = {
     kinds.real: """accuracy agent_fraction chat_fraction event_gap_s fraction gib prefill_tokens_per_s share
         time window_s""",
     kinds.flag: """by_group check_prefixes commit demoted digest direct encoder fences hugepages idle
-        io_uring keep_tokens metrics no_cache partial_hits payloads pinned refresh reuse sort tail_first tls""",
+        io_uring keep_tokens metrics no_cache partial_hits payloads pinned refresh reuse sort tail_first
+        tls""",
     kinds.own_block: "block_id",
     kinds.held_blocks: "block_ids",
     TOKENS: "tokens token_ids prompt",

@@ -877,6 +877,8 @@ def block_names(store: Store, cursor: HashCursor, num_blocks: int) -> list[bytes
     O(blocks). In another epoch, blocks whose names are not remembered are hashed.
 
     Args:
+        store: The store.
+        cursor: The prompt.
         num_blocks: The number of the manager's blocks. At least twice as many names are remembered.
 
     Raises:
@@ -905,6 +907,9 @@ def offer_blocks(
     ``choose`` is called + objects that the store lost since the previous call for this prompt).
 
     Args:
+        store: The store.
+        manager: The manager of the request.
+        request_id: The request.
         epoch: The epoch of the weights that the store serves. A request of another epoch offers nothing.
         block_bytes: The number of bytes of a block.
         write: Whether to write the blocks now. Otherwise the caller writes them later.
