@@ -124,7 +124,7 @@ GROUP: dict[str, Any] = {
     "tables": {},
     "num_cached": {},
 }
-#: Valid items for sequences to which the rows pass none.
+#: Valid items for the sequence arguments to which the calls in rows.py pass an empty sequence or none.
 ITEMS: dict[str, object] = {
     "offsets": 0,
     **dict.fromkeys(("computed", "covered", "CacheManager.release (batch).output_tokens"), 1),

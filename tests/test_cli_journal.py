@@ -108,7 +108,7 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     ):  # fmt: skip
         assert words in out, words
     assert re.search(r"^ +allocate +22 *$", out, re.MULTILINE)
-    # There is no digest between or after these two operations.
+    # The last two lines are the two operations: no line for a digest is between or after them.
     assert out.splitlines()[-2:] == [
         "        41  release  7 blocks: 1 2 3 4 5 6 7",
         "        42  allocate  1 block",

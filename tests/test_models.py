@@ -80,7 +80,7 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
             12 * 2 * 2 * 256 * 2,
             36 * (3 * (16 * 128 + 16 * 128 + 32 * 128) * 2 + 32 * 128 * 128 * 2),
         ),
-        # In this model, the matrices of the states are in fp32.
+        # In this model, the matrices of the recurrent states are in fp32.
         ("Qwen3.5-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
         ("Qwen3.5-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
         ("Qwen3-Coder-Next", 12 * 2 * 2 * 256 * 2, 36 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 2)),

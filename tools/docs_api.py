@@ -57,7 +57,7 @@ class Member:
     name: str
     is_property: bool
     summary: str
-    #: Names of the classes in the annotation of its return value.
+    #: Names of the classes in the annotation of the method's return value.
     returns: tuple[str, ...]
 
 

@@ -130,7 +130,7 @@ class Clock:
 
 @dataclasses.dataclass(slots=True)
 class Session:
-    """The state of one run."""
+    """The objects and results that all sections of one run of the GPU check share."""
 
     driver: Driver
     ordinal: int

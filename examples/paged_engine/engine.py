@@ -68,7 +68,7 @@ class EngineConfig:
 class TokenEvent:
     """A sampled token."""
 
-    #: Number of the request.
+    #: Number of the request to which the token belongs.
     request: int
     sample: int
     #: Position of the token in the sequence, which begins with the prompt.

@@ -230,7 +230,7 @@ class Scheduler:
             with contextlib.suppress(OutOfBlocksError):
                 self._cover(chunks)
                 return chunks, False
-        # Swaps that are still being copied will free blocks. So a sequence without blocks only skips
+        # Swaps whose copies are still running will free blocks. So a sequence that gets no blocks only skips
         # this step.
         covered = []
         for chunk in chunks:

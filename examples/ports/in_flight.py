@@ -199,7 +199,7 @@ class Scheduler:
 
     def _finish(self, request: Request) -> None:
         if not request.preempted:
-            # The steps have computed all tokens but the last.
+            # The steps have computed the KV of all tokens but the last, which was only sampled.
             computed = len(request.tokens) - 1
             if computed > request.known:
                 self.manager.append(request.key, request.tokens[request.known : computed])

@@ -28,7 +28,10 @@ PART = 64 << 10
 
 
 def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batches: int) -> None:
-    """Publishes a number of batches of about 30 KiB, so that the publisher keeps them for replays."""
+    """Publishes batches, which the publisher keeps for replays.
+
+    Each has about 30 KiB, so that a few of them fill the buffers of a socket.
+    """
     for request in range(batches):
         fill(manager, request, BLOCKS)
         publisher.flush()

@@ -137,7 +137,8 @@ class Side:
 SHAPES = st.builds(
     Shape,
     outer=st.lists(st.integers(1, 3), max_size=2).map(tuple),
-    # A piece has at least two elements. A single element would be refused if no other is next to it.
+    # A piece has at least two elements. The store refuses a piece of a single element if no other element is
+    # next to it in memory.
     piece=st.tuples(st.integers(2, 5)) | st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(1, 3)),
     dtype=st.sampled_from(DTYPES),
 )
@@ -693,7 +694,7 @@ def test_a_wait_that_takes_too_long(own: TransferEngine) -> None:
     assert isinstance(late, TimeoutError)
     assert f"transfer {transfer.id} " in str(late)
     assert f"Transfer(id={transfer.id}, nbytes=32, method=" in repr(transfer)
-    # The wait was interrupted, so the end of the transfer was not reported. The transfer continues and
+    # A signal interrupted the wait, so the end of the transfer was not reported. The transfer continues and
     # ends.
     transfer.wait(60)
     assert (transfer.done(), transfer.error, "ended" in repr(transfer)) == (True, None, True)

@@ -142,9 +142,9 @@ pub enum TraceError {
         /// The allowed values.
         allowed: &'static str,
     },
-    /// The number of `hash_ids` is not `ceil(input_length / block_tokens)`. If earlier lines of the
-    /// trace have no id for a partial last block, the expected number is
-    /// `floor(input_length / block_tokens)`.
+    /// The number of block ids in `hash_ids` is not `ceil(input_length / block_tokens)`. If earlier lines of
+    /// the trace have no id for a partial last block, the expected number is `floor(input_length /
+    /// block_tokens)`.
     #[error(
         "line {line}: {found} hash_ids for input_length {input_length}; expected {expected} at \
          {block_tokens} tokens a block{}",

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use kvpool::Finish;
 
-/// The labels of one request.
+/// The labels of one request of a trace: its session, kind, think time and finish reason.
 ///
 /// ```
 /// use kvpool_replay::labels::Label;

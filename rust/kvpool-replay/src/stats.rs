@@ -38,7 +38,7 @@ use crate::{id_hash::IdHasherBuilder, trace::Trace};
 pub struct TraceStats {
     /// The number of requests.
     pub requests: u64,
-    /// The number of tokens per id.
+    /// The number of tokens per block id.
     pub block_tokens: u64,
     /// The time from the first arrival to the last, in s.
     pub span_s: f64,
@@ -58,15 +58,15 @@ pub struct TraceStats {
     pub input_length: Percentiles,
     /// Output tokens per request.
     pub output_length: Percentiles,
-    /// The number of ids in all requests.
+    /// The number of block ids in all requests, including repeated ones.
     pub block_references: u64,
-    /// The number of ids that identify a partial last block.
+    /// The number of block ids that identify a partial last block.
     pub partial_blocks: u64,
-    /// The number of distinct ids.
+    /// The number of distinct block ids.
     pub unique_blocks: u64,
-    /// Block references per distinct id; `None` if there are no ids.
+    /// Block references per distinct block id; `None` if the trace has no ids.
     pub reuse_ratio: Option<f64>,
-    /// The number of ids that occur once.
+    /// The number of block ids that occur only once in the trace.
     pub blocks_used_once: u64,
     /// The share of the block references that an infinite cache hits.
     pub ideal_block_hit_rate: f64,

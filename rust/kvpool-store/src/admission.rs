@@ -14,7 +14,7 @@ use kvpool_policies::parts::Ghosts;
 
 use crate::object::ObjectKey;
 
-/// Which offer of an object the store writes.
+/// The rule by which a store decides whether it writes an object that a caller offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admit {

@@ -26,7 +26,8 @@ pub enum Why {
     TimedOut,
     /// The circuit breaker is open, because the back end has failed too often recently.
     Unavailable,
-    /// The queue is full, or a shared back end has not yet removed an older object of this name.
+    /// The store's queue of tasks is full, or a shared back end has not yet removed an older object of this
+    /// name.
     Busy,
     /// The object was not admitted, because this was its first offer or the offer had
     /// [`Admit::Never`](crate::Admit).

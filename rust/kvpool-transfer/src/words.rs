@@ -62,7 +62,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// A copy of one block.
+/// The source block and the destination block of one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// Block of the source store.

@@ -130,17 +130,17 @@ pub struct Report {
     pub mode: &'static str,
     /// The block size, in tokens.
     pub block_size: usize,
-    /// The number of tokens per id of the trace.
+    /// The number of tokens per block id of the trace.
     pub trace_block_tokens: usize,
-    /// The number of usable blocks.
+    /// The number of usable blocks of the pool, without the null block.
     pub capacity_blocks: usize,
     /// The hash algorithm.
     pub algorithm: &'static str,
-    /// How hits were verified.
+    /// How the pool verified its hits.
     pub verify: &'static str,
     /// The eviction policy.
     pub eviction: &'static str,
-    /// Counts over all requests.
+    /// The hits of all requests of the trace.
     pub hits: HitCounts,
     /// The share of the prompt blocks that hit.
     pub block_hit_rate: f64,
@@ -148,11 +148,11 @@ pub struct Report {
     pub full_block_hit_rate: f64,
     /// The share of the prompt tokens that hit.
     pub token_hit_rate: f64,
-    /// Counts over the last half of the requests, in which the cache is warm.
+    /// The hits of the last half of the requests, in which the cache is warm.
     pub last_half: HitCounts,
     /// The share of the prompt tokens that hit, over the last half of the requests.
     pub last_half_token_hit_rate: f64,
-    /// The number of blocks allocated.
+    /// The number of blocks that the pool allocated during the replay.
     pub allocated: u64,
     /// The number of allocated blocks whose cached content was evicted for this.
     pub evicted: u64,

@@ -17,7 +17,7 @@ use super::references::References;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// The hits at one capacity.
+/// One point of a hit curve: the hits of a cache of one capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurvePoint {
     /// The capacity of the cache, in blocks.

@@ -27,12 +27,12 @@ use super::references::References;
 use super::stream::key_of;
 use super::turnover::Turnover;
 
-/// Stands for "no block" in `block_of`, and for "no content" in `content_of`.
+/// In the list `block_of`, this value means "no block"; in the list `content_of`, "no content".
 const NONE: u32 = 0;
 
-/// Returns the hits and evictions of `evictor`. It must be empty, and made for `capacity_blocks + 1`
-/// blocks, including the null block. If the trace has fewer blocks than that, an evictor for all blocks
-/// of the trace is enough.
+/// Returns the hits and evictions of `evictor`. The evictor must be empty, and made for `capacity_blocks + 1`
+/// blocks, including the null block. If the trace has fewer blocks than that, an evictor for all blocks of
+/// the trace is enough.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};

@@ -50,7 +50,7 @@ const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
 /// Number of bytes of the file's own header that are covered by its checksum.
 const CHECKED: usize = 28;
-/// Number of bytes in an entry. Only the first `SEALED` bytes are used.
+/// Number of bytes in an entry. Only the first `SEALED` bytes (header and seal) are used.
 pub(super) const ENTRY: usize = 128;
 const SEALED: usize = HEADER_BYTES + 8;
 

@@ -93,7 +93,8 @@ pub struct DiskBackend {
     max_payload: u32,
     scanners: usize,
     io: Io,
-    /// Must be the last field, so that the lock is released after the file was closed.
+    /// The lock of the folder. It must be the last field, because fields are dropped in order: the file is
+    /// closed before the lock is released.
     _lock: Lock,
 }
 

@@ -203,8 +203,8 @@ impl RedisBackend {
         Ok(server)
     }
 
-    /// Calls `work` with a connection to the server. If the server has closed an idle connection, calls
-    /// `work` once again with a new one.
+    /// Calls the function `work` with a connection to the server. If the server has closed an idle
+    /// connection, calls `work` once again with a new one.
     ///
     /// The whole call has a time limit. It grows with `bytes`, the number of bytes that the call moves
     /// in addition to statuses.

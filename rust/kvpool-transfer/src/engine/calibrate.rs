@@ -26,7 +26,7 @@ use crate::words::Method;
 pub struct Measurement {
     /// `to_device` or `to_host`.
     pub direction: String,
-    /// Name of the method.
+    /// Name of the method of copying that was measured.
     pub method: String,
     /// Number of pieces.
     pub pieces: u64,
