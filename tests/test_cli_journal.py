@@ -218,8 +218,8 @@ def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) ->
 
 
 def test_a_state_that_differs(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
-    # This journal is made like `bad`, but with digests. The free lists of 9 and of 7 blocks differ from
-    # the start.
+    # This journal is made like the fixture `bad`, from a pool of 9 blocks and the header of a pool of 7, but
+    # with digests. The free lists of the two pools differ from the start, so the first digest differs.
     paths = [record(tmp_path / f"{blocks}-4.kvj", blocks=blocks, digests=4) for blocks in (7, 9)]
     header, operations = (path.read_bytes() for path in paths)
     begin = len(MAGIC) + 12 + int.from_bytes(header[len(MAGIC) : len(MAGIC) + 4], "little")

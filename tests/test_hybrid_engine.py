@@ -359,8 +359,8 @@ def test_a_hit_ends_before_evicted_blocks_of_a_window(model: Hybrid, plain: Any,
         request = engine.submit(prompt, Sampling(max_tokens=3))
         while not engine.step():
             pass
-        # This is the last full block, which hits of longer prompts need, too. A block with 4 tokens
-        # follows it.
+        # The test drops the last full block of the prompt, which hits of longer prompts need, too. A partial
+        # block with 4 tokens follows it.
         lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
         list(engine.run())
         assert engine.manager.drop_cached(lost) > 0

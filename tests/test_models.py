@@ -311,13 +311,13 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
 
 def test_windows_and_states_make_room_for_more_requests() -> None:
     gemma = kv_shape("Gemma-3-27B").groups(16)
-    # 32,000 tokens need 2,000 blocks of full attention, and 64 + 1 blocks of each window. While a chunk
-    # of 8,192 tokens is computed, each window needs 512 more.
+    # Blocks have 16 tokens. So 32,000 tokens need 2,000 blocks of full attention, and 64 + 1 blocks of each
+    # window of 1,024. While a chunk of 8,192 tokens is computed, each window needs 512 more.
     assert gemma.request_blocks(32_000, 1) == [2000, 65, 65, 65, 65, 65, 65]
     assert gemma.request_blocks(32_000) == gemma.request_blocks(32_000, 8192) == [2000, *[577] * 6]
     assert gemma.request_bytes(32_000) == (2000 + 6 * 577) * gemma.block_bytes
     assert gemma.blocks_in(60) == 60 * 2**30 // (10 * 16 * 8192) == 49_152
-    # While one request computes its prompt, the others decode.
+    # The formula assumes that one request computes its prompt while the others decode.
     assert gemma.requests_in(49_152, 32_000, 1) == 49_152 // 2390 == 20
     assert gemma.requests_in(49_152, 32_000) == 1 + (49_152 - 5462) // 2390 == 19
     assert gemma.requests_in(5462, 32_000) == 1

@@ -75,8 +75,8 @@ def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
 @pytest.mark.parametrize(
     ("last", "hits"),
     [
-        # The pool has three blocks, which contain 1, 2 and 3. Then block 1 is used again, so 4 replaces
-        # 2.
+        # The pool has three blocks, which contain the trace's blocks 1, 2 and 3. Then the trace uses block 1
+        # again, so block 4 replaces the least recently used one, block 2.
         ([1], 2),
         ([2], 1),
         ([3], 2),

@@ -38,7 +38,7 @@ __all__ = ["Engine", "EngineConfig", "EngineStats", "TokenEvent"]
 class EngineConfig:
     """Sizes and policies of an engine."""
 
-    #: Number of usable blocks of the device's pool.
+    #: Number of usable blocks of the device's pool, without the null block.
     blocks: int = 512
     #: Number of token slots per block.
     block_size: int = 16
@@ -101,9 +101,9 @@ class EngineStats:
     swapped_in: int
     #: Number of sequences whose blocks were dropped, so that their tokens had to be computed again.
     recomputes: int
-    #: Number of shared blocks that were copied before a write.
+    #: Number of shared blocks that the engine copied before a write.
     cow_copies: int
-    #: Number of cached blocks that were evicted.
+    #: Number of cached blocks that the pool evicted.
     evicted: int
     #: Number of tokens that full attention had cached, but that could not be used because another group
     #: lacked them.

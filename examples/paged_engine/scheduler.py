@@ -103,7 +103,7 @@ class Scheduler:
         self.moving: dict[int, Sequence] = {}
         #: Numbers of the swaps that began in this step. The next executed plan contains their copies.
         self._begun: list[int] = []
-        #: Number of shared blocks that were copied before a write.
+        #: Number of shared blocks that the executor copied before a write.
         self.cow_copies = 0
 
     @property

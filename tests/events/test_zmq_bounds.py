@@ -139,7 +139,7 @@ def test_unread_live_batches_have_a_bound_and_readers_get_everything_again(conte
         assert most <= bound
         for one in context.sockets:
             one.close(0)
-        # The publisher still uses the same endpoint, and a new reader gets all contents.
+        # The publisher still uses the same endpoint, and a new subscriber gets the whole content of the pool.
         fill(manager, request, 2)
         live = connected(context, zmq.SUB, sink.endpoint)
         live.subscribe(b"")

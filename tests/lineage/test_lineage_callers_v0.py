@@ -264,7 +264,7 @@ class Scheduler:
                 break
             self.waiting.pop(0)
             if status == AllocStatus.NEVER:
-                # In this case vLLM only sets the status, and does not call the manager.
+                # If a request can never fit, vLLM only sets its status, and does not call the manager.
                 group.become(SequenceStatus.FINISHED_IGNORED)
                 self.ended += 1
                 continue

@@ -95,7 +95,7 @@ class Placement:
     strides: tuple[int, ...]
     offset: int
     elements: int
-    #: The order in which the store gets these dimensions.
+    #: The order in which the test passes the tensor's dimensions to the store.
     order: tuple[int, ...]
     block_dim: int
 

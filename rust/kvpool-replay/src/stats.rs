@@ -36,7 +36,7 @@ use crate::{id_hash::IdHasherBuilder, trace::Trace};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TraceStats {
-    /// The number of requests.
+    /// The number of requests of the trace.
     pub requests: u64,
     /// The number of tokens per block id.
     pub block_tokens: u64,
@@ -50,9 +50,9 @@ pub struct TraceStats {
     /// The maximum number of requests that arrive within one second. Seconds are counted from the first
     /// arrival.
     pub most_arrivals_in_1_s: u64,
-    /// The number of prompt tokens.
+    /// The number of prompt tokens of all requests.
     pub input_tokens: u64,
-    /// The number of output tokens.
+    /// The number of output tokens of all requests.
     pub output_tokens: u64,
     /// Prompt tokens per request.
     pub input_length: Percentiles,

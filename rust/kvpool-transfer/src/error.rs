@@ -70,7 +70,7 @@ pub enum Unavailable {
     /// The driver has no device of this number.
     #[error("there is no cuda:{ordinal}: the driver sees {devices} devices")]
     NoDevice {
-        /// Number of the device.
+        /// Requested number of the device.
         ordinal: u32,
         /// Number of devices.
         devices: u32,
@@ -95,7 +95,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The reason why a copy is refused or has failed.
+/// The reason why the engine refuses a copy, or why a copy has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -156,7 +156,7 @@ pub enum TransferError {
     Argument {
         /// Name of the argument.
         name: &'static str,
-        /// Value of the argument.
+        /// Refused value of the argument.
         value: String,
         /// The allowed values.
         expected: String,
@@ -223,7 +223,7 @@ pub enum TransferError {
         /// The reason.
         reason: String,
     },
-    /// A file of calibrations cannot be used.
+    /// A file with calibrations cannot be read or written, or has none for this card.
     #[error("calibrations in {path}: {reason}")]
     Calibration {
         /// Path of the file.
@@ -245,7 +245,7 @@ pub enum TransferError {
     /// The driver refused a call, or work that it had accepted failed later.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The device's context was lost earlier.
+    /// An earlier error has made the device's context unusable.
     #[error("{device} takes no more work since an earlier failure: {cause}")]
     Poisoned {
         /// The device.

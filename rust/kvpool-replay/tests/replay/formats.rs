@@ -462,7 +462,7 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
     let other_rank = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[3]", "2"))])
         .replace("\"ts\": 0.2", "\"data_parallel_rank\": 1, \"ts\": 0.2");
     assert_eq!(lengths(&other_rank, f64::INFINITY), [8, 12]);
-    // If a block is stored a second time, a second request has computed it.
+    // If the events store a block a second time, the reader concludes that a second request has computed it.
     let again = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[2]", "1"))]);
     assert_eq!(lengths(&again, f64::INFINITY), [8, 8]);
 }
