@@ -328,7 +328,7 @@ def test_a_state_has_an_entry_for_each_draft() -> None:
     m.append_ragged(["a"], [7], commit=True, lookahead=3)
     entries = m.block_ids("a", group=1)
     assert len(set(entries)) == 4
-    # Two drafts are accepted. So the state after the second draft becomes the request's state.
+    # Two drafts are accepted. So the recurrent state after the second draft becomes the request's state.
     changes = m.append_ragged(["a"], [8, 9, 10], [0, 3], commit=True, lookahead=3)
     assert m.request("a").computed_tokens == 9
     assert m.block_ids("a", group=1)[0] == entries[2]

@@ -298,8 +298,8 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
     )
     unit = groups.block_tokens
     manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
-    # The first step is shorter than the others, as if other requests decoded in the same batch. The
-    # last tokens are decoded.
+    # The first step computes fewer tokens than the others, as if other requests decoded in the same batch.
+    # The last tokens are decoded, one per step.
     manager.admit("x", range(longest), allocate_tokens=0)
     ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
     for end in ends:

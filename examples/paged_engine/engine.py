@@ -40,7 +40,7 @@ class EngineConfig:
 
     #: Number of usable blocks of the device's pool, without the null block.
     blocks: int = 512
-    #: Number of token slots per block.
+    #: Number of tokens whose KV fits into a block.
     block_size: int = 16
     #: Blocks of the host tier, to which preempted sequences are swapped. With 0 blocks, they are
     #: recomputed.
@@ -131,7 +131,7 @@ class Engine:
         self.model = model
         self.config = config = config or EngineConfig()
         self.device = model.weights.embedding.device
-        # Each tier needs one more block than can be used, because block 0 is the null block.
+        # Each tier needs one more block than the engine can use, because block 0 is the null block.
         blocks, host_blocks = config.blocks + 1, config.host_blocks + 1 if config.host_blocks else 0
         self.kv = PagedKV(
             model.config,

@@ -81,7 +81,7 @@ class Tile:
     positions: Tensor
     #: For each group, the block table of each row.
     tables: list[Tensor]
-    #: Number of rows without the padding.
+    #: Number of rows of the tile without the padding.
     rows: int
 
 

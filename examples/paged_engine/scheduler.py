@@ -108,7 +108,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Whether any sequence is not finished."""
+        """Whether the scheduler has any sequence that is not finished."""
         return bool(self.running or self.waiting or self.moving)
 
     def submit(self, request: Request) -> None:

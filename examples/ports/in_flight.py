@@ -53,7 +53,7 @@ class Request:
     key: int
     tokens: list[int]
     length: int
-    #: Number of tokens that the manager knows.
+    #: Number of the request's tokens that the manager knows.
     known: int = 0
     table: list[int] = field(default_factory=list)
     #: Number of steps in flight that compute a token of the request, and the number of the last such

@@ -79,7 +79,7 @@ class PlainBlockManager:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that can be allocated."""
+        """Number of blocks that can be allocated: free blocks, and cached blocks without references."""
         return len(self._free) + len(self._idle)
 
     def can_allocate(self, seq: Sequence) -> bool:
@@ -178,7 +178,7 @@ class BlockManager:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that can be allocated."""
+        """Number of blocks that can be allocated: free blocks, and cached blocks without references."""
         return self.manager.num_available
 
     def can_allocate(self, seq: Sequence) -> bool:

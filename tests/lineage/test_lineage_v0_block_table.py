@@ -377,7 +377,7 @@ def test_sliding_window(kind: str) -> None:
         assert [block is null for block in table.blocks] == [at < dropped for at in range(len(table.blocks))]
         assert all(block_id == null.block_id for block_id in table.physical_block_ids[:dropped])
         assert null.block_id not in table.physical_block_ids[dropped:]
-        # All other blocks are free again. The null block does not count.
+        # All other blocks are free again. The null block counts neither as free nor as used.
         held = len(table.blocks) - dropped
         assert allocator.get_num_free_blocks(GPU) == allocator.get_num_total_blocks(GPU) - held
         assert tokens_of(table) == list(range(B * max(dropped, 0), token + 1))

@@ -155,7 +155,7 @@ pub enum TraceError {
         line: u64,
         /// The number of prompt tokens.
         input_length: u32,
-        /// The number of ids in the line.
+        /// The number of block ids in the line.
         found: usize,
         /// The number of ids that the length requires.
         expected: usize,
@@ -390,7 +390,7 @@ pub enum ExpandError {
         /// The id.
         id: u64,
     },
-    /// There is not enough memory for the tokens.
+    /// There is not enough memory for the tokens of a request.
     #[error("no memory for {tokens} more tokens")]
     OutOfMemory {
         /// The number of tokens for which there was no memory.

@@ -131,7 +131,7 @@ impl Labels {
         self.entries.len()
     }
 
-    /// Whether there are no labels.
+    /// Whether the trace has no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -235,7 +235,7 @@ impl Trace {
 /// The totals of a [`Trace`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TraceSummary {
-    /// The number of requests.
+    /// The number of requests of the trace.
     pub requests: usize,
     /// The time from the first arrival to the last, in ms.
     pub span_ms: f64,

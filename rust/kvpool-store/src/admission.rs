@@ -18,8 +18,8 @@ use crate::object::ObjectKey;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admit {
-    /// The second offer, if the store still remembers the first one. This spares SSDs, because writes
-    /// wear them out.
+    /// Writes an object at its second offer, if the store still remembers the first one. This spares SSDs,
+    /// because writes wear them out.
     #[default]
     SecondTouch,
     /// The first offer.

@@ -151,7 +151,7 @@ impl Arena {
         self.states.len() as u32 // the value was a u32
     }
 
-    /// Number of bytes in a slot.
+    /// Number of payload bytes that fit into a slot.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
         self.slot_bytes as u32 // the value was a u32

@@ -124,7 +124,7 @@ pub enum StoreError {
     /// The memory cannot be allocated.
     #[error("no memory for {bytes} bytes: {error}")]
     NoMemory {
-        /// Number of bytes requested.
+        /// Number of bytes that the arena requested.
         bytes: u64,
         /// Error message of the operating system.
         error: String,

@@ -51,7 +51,7 @@ pub enum Unavailable {
     MissingSymbol {
         /// File name of the library.
         library: String,
-        /// Name of the function.
+        /// Name of the driver's missing function.
         symbol: &'static str,
     },
     /// The driver is too old.
@@ -77,7 +77,7 @@ pub enum Unavailable {
     },
 }
 
-/// One end of a copy.
+/// One end of a copy: its source or its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The store that is read.
@@ -126,7 +126,7 @@ pub enum TransferError {
     /// A mapping on a device contained block ids out of range. The kernel skipped those pairs.
     #[error("a device mapping held block ids out of range since the last poll: those pairs were not copied")]
     DeviceIndex,
-    /// Two pairs write the same block.
+    /// Two pairs of a mapping write the same block.
     #[error("pair {position} of the mapping writes block {block} again: each destination is named once")]
     DuplicateDestination {
         /// Index of the second of the two pairs.
@@ -134,7 +134,7 @@ pub enum TransferError {
         /// Id of the block.
         block: u32,
     },
-    /// One pair reads a block that another pair writes.
+    /// One pair of a mapping reads a block that another pair writes.
     #[error(
         "pair {position} of the mapping reads block {block}, whose memory the same call writes: split it \
          into rounds (TransferPlan.rounds)"
@@ -154,7 +154,7 @@ pub enum TransferError {
     /// A value is out of range.
     #[error("{name} is {value}: {expected}")]
     Argument {
-        /// Name of the argument.
+        /// Name of the refused argument.
         name: &'static str,
         /// Refused value of the argument.
         value: String,

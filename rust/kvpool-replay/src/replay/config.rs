@@ -27,7 +27,7 @@ pub struct TierConfig {
 /// Whether a replay models time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Each request is looked up, stored and released at once, without time.
+    /// Lookup mode: the replay looks up, stores and releases each request at once, without time.
     #[default]
     Lookup,
     /// A server with continuous batching, in virtual time.

@@ -10,7 +10,7 @@ use super::{Mode, ReplayConfig};
 /// The hits of a set of requests. Each request is counted once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HitCounts {
-    /// The number of requests in this set.
+    /// The number of counted requests.
     pub requests: u64,
     /// The number of blocks of all prompts, including partial last blocks.
     pub blocks: u64,
@@ -110,7 +110,7 @@ pub struct GroupReport {
 /// tiers above served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierReport {
-    /// The number of blocks of the tier.
+    /// The capacity of the tier, in blocks.
     pub blocks: usize,
     /// The number of prompt blocks that the tier served.
     pub block_hits: u64,

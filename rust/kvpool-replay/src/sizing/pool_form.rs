@@ -178,8 +178,9 @@ impl Cache {
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            // All blocks are in use. Do not ask the evictor for a victim, because it could set blocks
-            // in use aside. A pool does not ask either.
+            // The current request uses all blocks of the cache. Do not ask the evictor for a victim, because
+            // the question could change its state (it may set blocks in use aside). A pool does not ask
+            // either.
             return None;
         }
         let victim = evictor.evict()?;

@@ -709,7 +709,7 @@ fn limits_hold_in_every_format() {
 
 #[test]
 fn huge_claims_are_refused_before_memory_is() {
-    // These two short documents would become eight billion blocks of one token.
+    // Converted to blocks of one token, these two short documents would become eight billion blocks.
     let huge =
         r#"{"block_size": 4294967295, "requests": [{"t": 0, "in": 4294967294, "out": 1, "hash_ids": []}]}"#;
     let options = ReadOptions { block_tokens: Some(1), ..ReadOptions::default() };

@@ -39,8 +39,8 @@ use crate::header::HEADER_BYTES;
 use crate::object::{PAGE, Place};
 use crate::private::{self, For};
 
-/// The first bytes of the place of an object. They may be no valid header. They are zeros if the place
-/// is free.
+/// The first bytes of a place in the slab. They are the header of the object there, zeros if the place is
+/// free, or damaged bytes.
 pub(super) type Bytes = [u8; HEADER_BYTES];
 
 /// Number of places that a store reads when it opens, to check this file before it uses it.

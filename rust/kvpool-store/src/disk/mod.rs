@@ -51,9 +51,9 @@ use crate::private::{self, Access};
 /// How bytes are moved between memory and a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// Each worker has several transfers in flight at once.
+    /// `io_uring`: each worker has several transfers in flight at once.
     Uring,
-    /// Each worker has one transfer in flight.
+    /// Blocking system calls: each worker has one transfer in flight.
     Threads {
         /// The reason why `io_uring` is not used.
         why: String,

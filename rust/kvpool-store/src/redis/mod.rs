@@ -65,7 +65,7 @@ pub struct RedisConfig {
     pub username: Option<String>,
     /// Password of the user.
     pub password: Option<String>,
-    /// Number of the database.
+    /// Number of the database on the server.
     pub database: u32,
     /// Version of the Redis protocol (RESP): 2 or 3.
     pub protocol: u32,

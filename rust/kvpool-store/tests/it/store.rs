@@ -376,7 +376,8 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(12), &mut out);
     let late = Err(Why::TimedOut);
     assert_eq!(out[0].objects, [late, late, late, late, Err(Why::Busy)]);
-    // Two workers run two of the loads. The store has withdrawn the others.
+    // The store's two workers run two of the loads. At the deadline, the store has withdrawn the other loads,
+    // which no worker had begun.
     let stats = store.stats();
     assert_eq!(
         (stats.quarantined, stats.in_flight, stats.timed_out, stats.opened, stats.busy),

@@ -30,7 +30,7 @@ pub struct Measurement {
     pub method: String,
     /// Number of pieces.
     pub pieces: u64,
-    /// Number of bytes per piece.
+    /// Number of bytes in each copied piece.
     pub bytes: u64,
     /// Number of thread blocks that a kernel may use to cross the link.
     pub ctas: u32,
