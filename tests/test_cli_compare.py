@@ -224,7 +224,7 @@ def test_the_page(
     assert len(list(tree.iter("svg"))) == (3 if of == "policies" else 0)
     assert not list(tree.iter("script"))
     assert "default-src 'none'" in source.replace("&#x27;", "'")
-    # The page refers to no other file or address.
+    # The HTML page of the comparison refers to no other file or address.
     assert not re.search(r"(src|href)=", source)
 
 

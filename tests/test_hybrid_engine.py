@@ -408,7 +408,7 @@ def test_a_lost_copy_of_a_state_shows(model: Hybrid, lost: str) -> None:
 
 
 class Dropping:
-    """An executor that accepts plans but copies nothing."""
+    """A defective executor, which accepts plans of copies but copies nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -340,7 +340,7 @@ def test_blocks_scale_with_tokens_and_memory() -> None:
     assert llama.bytes_per_block(512) == 64 * 2**20
     assert llama.blocks_in(60, 16) == 30 * 1024
     assert llama.blocks_in(60, 512) == 960
-    # A block that does not fit completely does not count.
+    # A block that does not fit completely into the memory does not count.
     assert llama.blocks_in(2 / 1024, 16) == 1
     assert llama.blocks_in(1.999 / 1024, 16) == 0
     assert llama.blocks_in(0, 16) == 0

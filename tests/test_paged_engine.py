@@ -290,7 +290,7 @@ def test_an_abort_of_all_that_runs(model: Llama) -> None:
 
 
 class FailingExecutor:
-    """An executor that copies nothing: every swap fails."""
+    """A defective executor, which copies nothing, so that every swap fails."""
 
     def __init__(self, manager: kvpool.CacheManager, *_: object) -> None:
         self.manager = manager

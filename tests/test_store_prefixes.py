@@ -536,7 +536,7 @@ class Machine(RuleBasedStateMachine):
     def admit_or_drop(self, data: st.DataObject, drop: bool, loading: bool) -> None:
         prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
         if drop or weights != self.engine.weights:
-            # The prompt was prepared in an earlier epoch, so it cannot be admitted.
+            # The prompt was hashed in an earlier epoch, so the manager does not admit it.
             self.engine.prefixes.drop(started)
             return
         self.count += 1

@@ -122,7 +122,7 @@ DRIVERS: Final = (
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one run of a driver with one mutant."""
+    """The outcome of one run of a driver with one mutant (planted defect) enabled."""
 
     key: str
     driver: str

@@ -16,7 +16,7 @@ Judgement: TypeAlias = Literal["PASS", "FAIL", "not measured"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check."""
+    """The result of one check: its name, and whether it passed."""
 
     section: str
     name: str

@@ -33,7 +33,7 @@ class CheckFailedError(Exception):
 
 
 class Skip(Exception):  # noqa: N818  # no error
-    """A check cannot run here. The message gives the reason."""
+    """A check cannot run on this machine. The message gives the reason."""
 
 
 class OutOfTimeError(Exception):

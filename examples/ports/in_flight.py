@@ -48,7 +48,7 @@ def answer(prompt: Sequence[int], most: int) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """The scheduler's data about one request."""
+    """A request of this example: its tokens, and what the scheduler knows about it."""
 
     key: int
     tokens: list[int]

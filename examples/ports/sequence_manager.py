@@ -44,7 +44,7 @@ class Sequence:
     tokens: list[int]
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
-    #: The hashed prompt. Only the port over kvpool uses it.
+    #: The hashed prompt. Only the port over kvpool uses this field.
     hashed: HashCursor | None = None
 
     def __len__(self) -> int:

@@ -493,7 +493,7 @@ def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
     """
     tensor = noise(6 * 2 * 5, 3).reshape(2, 6, 5)
     source = BlockStore.from_tensors([tensor], block_dim=1)
-    # A second store over the same blocks counts as the same store.
+    # A second store over the same blocks counts as the same store: an overlapping copy is refused.
     target = BlockStore.from_tensors([tensor], block_dim=1) if twice else source
     wrong = refusal(pairs, 6, 6)
     moved = {to for read, to in pairs if read != to}

@@ -334,7 +334,7 @@ fn rows_contain_their_block_size() {
     assert_eq!((notes.untimed, notes.unchained, notes.regrouped), (2, 3, 0));
     let one = r#"{"block_tokens": 16, "hash_ids": [1, 2], "input_length": 30}"#;
     assert_eq!(read(one).unwrap().trace.block_tokens(), 16);
-    // Without `block_size` and `block_tokens` in the rows, the caller passes the block size.
+    // If the rows have neither `block_size` nor `block_tokens`, the caller has to pass the block size.
     let unsaid = ROWS.replace("\"block_size\": 64, ", "").replace("[64, 64, 10]", "null");
     let options = ReadOptions {
         format: Some(TraceFormat::BlockRows),
@@ -491,7 +491,7 @@ fn events_of_any_spelling_and_beginning() {
     let conflict = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, &stored("[2]", "null"))]);
     let error = read_with(&conflict, ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::HashConflict { line: 2, hash } if hash == "2"), "{error}");
-    // A block cannot be its own ancestor.
+    // Events in which a block is its own ancestor are an error.
     for hashes in ["[1, 1]", "[1, 2, 1]"] {
         let error =
             read_with(&batches(&[(0.0, &stored(hashes, "null"))]), ReadOptions::default()).unwrap_err();
@@ -538,7 +538,7 @@ fn formats_do_not_mix() {
         error_of(&format!("{ROWS}{EVENTS}")),
         "line 4: a record of kv-events in a trace that begins as block-rows; a trace has one format"
     );
-    // If the caller names the format, the lines are read in that format.
+    // If the caller names the format, the reader uses that format and does not detect it.
     let named =
         ReadOptions { format: Some(TraceFormat::Mooncake), block_tokens: Some(16), ..ReadOptions::default() };
     let first = BAILIAN.lines().next().unwrap();
