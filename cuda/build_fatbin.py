@@ -34,7 +34,7 @@ SOURCE = Path(__file__).resolve().with_name("block_copy.cu")
 FATBIN = SOURCE.with_suffix(".fatbin")
 HASHES = SOURCE.with_suffix(".fatbin.sha256")
 
-#: The wheels and their pinned versions. Other versions produce other bytes.
+#: The wheels that the build needs, with their pinned versions. Other versions produce other bytes.
 NVRTC = ("nvidia-cuda-nvrtc-cu12", "12.8.93", "libnvrtc.so.12")
 NVFATBIN = ("nvidia-nvfatbin-cu12", "12.8.90", "libnvfatbin.so.12")
 INSTALL = f"pip install --no-deps {NVRTC[0]}=={NVRTC[1]} {NVFATBIN[0]}=={NVFATBIN[1]}"

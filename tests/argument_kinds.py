@@ -91,8 +91,8 @@ ALONE: Final[dict[str, Kind]] = {
     "CacheManager.fork (batch).parent_id": kinds.batch_of(kinds.request),
     "CacheManager.fork (batch).child_id": requests(kinds.new_request),
     "CacheManager.append (batch).request_ids": kinds.batch_of(kinds.request),
-    # `commit` has no effect for a single request, and `lookahead` and `multimodal` have none for a
-    # batch.
+    # The argument `commit` has no effect in a call for a single request, and `lookahead` and `multimodal`
+    # have none in a call for a batch.
     "CacheManager.append.commit": kinds.flag,
     "CacheManager.append (batch).lookahead": kinds.integer,
     "CacheManager.append (batch).multimodal": kinds.anything,

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A test must not fail because the machine is busy. The report of the suite shows which tests are slow.
+# A test must not fail because the machine is busy. Therefore Hypothesis has no deadline here. The report of
+# the test suite shows which tests are slow.
 _PATIENT = [HealthCheck.too_slow]
 
 settings.register_profile(

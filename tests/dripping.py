@@ -49,6 +49,6 @@ def dripping(begin: bytes, drip: bytes = b"", *, pace: float = PACE) -> Iterator
 
         threading.Thread(target=serve, daemon=True).start()
         yield listener.getsockname()[1]
-        # Wake the thread that accepts connections, so that it ends.
+        # Wake the server's thread that waits for connections, so that it ends.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)

@@ -37,7 +37,7 @@ ROOM = 8 << 20
 
 
 class Liar(Sequence[Any]):
-    """A sequence that reports 2**40 items, but has two."""
+    """A sequence whose length is reported as 2**40, but that ends after two items."""
 
     def __init__(self, item: object, length: int = HUGE) -> None:
         self.item, self.length = item, length
@@ -52,7 +52,7 @@ class Liar(Sequence[Any]):
 
 
 class Endless(Liar):
-    """A sequence that reports 2**40 items, and never ends."""
+    """A sequence whose length is reported as 2**40, and whose iteration never ends."""
 
     def __getitem__(self, at: Any) -> Any:
         return self.item
@@ -124,7 +124,7 @@ GROUP: dict[str, Any] = {
     "tables": {},
     "num_cached": {},
 }
-#: Valid items for sequences to which the rows pass none.
+#: Valid items for the sequence arguments to which the calls in rows.py pass an empty sequence or none.
 ITEMS: dict[str, object] = {
     "offsets": 0,
     **dict.fromkeys(("computed", "covered", "CacheManager.release (batch).output_tokens"), 1),

@@ -43,7 +43,7 @@ WIDE: Final = {2**127: "", -(2**127) - 1: "", 2**200: 2**200, 10**5000: ""}
 
 
 class Strange:
-    """An object that no call accepts."""
+    """An object that no call accepts as an argument."""
 
 
 class Wrong(NamedTuple):

@@ -14,7 +14,7 @@ UNIQUE = 182_790
 BLOCK_BYTES = 131_072 * 512
 #: A hostile file name, which a page must show as text.
 HOSTILE = "</script><img src=x onerror=\"console.error('in')\">&amp;'`$\\frac$"
-#: Factor by which the hit rate of each policy differs from that of LRU.
+#: For each policy, the factor between its artificial hit rate and that of LRU.
 POLICIES = {"lru": 1.0, "s3-fifo": 1.02, "arc": 1.06, "hazard": 0.97, "adaptive": 1.06}
 PERCENTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 

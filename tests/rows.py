@@ -140,7 +140,7 @@ def batch(call: Callable[..., Any], /, **arguments: Any) -> Row:
 
 
 def rows(w: World) -> dict[str, Row]:
-    """Returns all rows, by the name of their call."""
+    """Returns all rows (a call and its valid arguments), by the name of the call."""
     m, p, s = w.manager, w.pool, w.step
     made = [
         *settings(w),

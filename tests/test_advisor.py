@@ -285,7 +285,7 @@ def test_memory_follows_the_sample() -> None:
     small, large = (
         bytes_of(max_sampled_blocks=most, max_tenants=0, policies=[]) for most in (1 << 12, 1 << 16)
     )
-    # The page docs/advisor.md states this number of bytes per sampled block.
+    # The page docs/advisor.md states this number of bytes per sampled block, so the two must be equal.
     assert (large - small) / ((1 << 16) - (1 << 12)) == pytest.approx(54, abs=1)
     assert bytes_of(policies=[]) < bytes_of(policies=["lru"]) < bytes_of()
     assert bytes_of(max_tenants=0) < bytes_of(max_tenants=1) < bytes_of(max_tenants=100)

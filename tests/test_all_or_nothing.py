@@ -60,8 +60,8 @@ def test_a_step_whose_rows_share_a_registered_block_copies_it_once_without_block
     manager.fork("a", "b")
     manager.admit("c", range(100, 104))
     assert manager.num_available == 1
-    # One request gets a copy. The other writes to the original block, whose content is therefore no
-    # longer cached.
+    # Two requests write to a block that they share. One request gets a copy. The other writes to the original
+    # block, whose content is therefore no longer cached.
     assert manager.append(["a", "b"], [1, 2]) == [(0, 1, 4)]
     assert (manager.block_ids("a"), manager.block_ids("b")) == ([1, 4], [1, 2])
     assert manager.fit(range(9)).cached_tokens == 4

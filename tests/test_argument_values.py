@@ -75,7 +75,8 @@ def test_a_cursor_stands_for_its_chain_in_every_call() -> None:
         assert index.copies(chain, 1) == [3]
         index.mark_computed(3)
         assert index.find(chain, 1) == 3
-    # The cursor has grown since it was made. The call uses its current chain, so it sees more blocks.
+    # The hash cursor has got more tokens since the test made it. The call uses the cursor's current chain, so
+    # it finds more blocks.
     cursor.append([10, 11])
     used.register_table(used.allocate(1), cursor, 2)
     assert (used.probe(cursor).cached_blocks, other.probe(cursor).cached_blocks) == (3, 2)

@@ -41,7 +41,7 @@ class Tensor:
 
 
 class Index:
-    """A class of integers that is not int."""
+    """A class of integers other than Python's int, which calls must accept as tokens and ids."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -51,7 +51,7 @@ class Index:
 
 
 class Ints(list[int]):
-    """A subclass of list."""
+    """A subclass of list, which calls must accept like a list."""
 
 
 def strided(values: list[int]) -> Any:

@@ -478,7 +478,7 @@ def test_one_model_with_its_groups(capsys: pytest.CaptureFixture[str], tmp_path:
     assert {**read, "name": "", "layers": []} == {**printed, "name": "", "layers": []}
     replayed = json_of(capsys, "replay", "--limit", "3", "--config", str(config), "--capacity-gib", "9")
     assert replayed["kv_shape"]["bytes_per_token"] == 62 * 2 * 16 * 128 * 2
-    # If all layers have windows, the length of a request is not limited.
+    # If all layers have windows, blocks do not limit the length of a request.
     assert (
         json_of(capsys, "models", "mistral-7b-v0.1", "--capacity-gib", "2")["capacity"]["longest_request"]
         is None

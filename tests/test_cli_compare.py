@@ -99,7 +99,7 @@ def test_two_sizings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     rows = rows_of(found)
     assert found["compared"] == "sizes"
     assert rows["Settings that differ", "form"]["b"] == "stream"
-    # Only policies and sizes that both reports have are compared.
+    # The command compares only policies and sizes that both reports have.
     titles = {title for title, _ in rows if title.startswith("Block hits")}
     assert titles == {"Block hits, lru", "Block hits, optimum"}
     assert {name for title, name in rows if title == "Block hits, lru"} == {
@@ -224,7 +224,7 @@ def test_the_page(
     assert len(list(tree.iter("svg"))) == (3 if of == "policies" else 0)
     assert not list(tree.iter("script"))
     assert "default-src 'none'" in source.replace("&#x27;", "'")
-    # The page refers to no other file or address.
+    # The HTML page of the comparison refers to no other file or address.
     assert not re.search(r"(src|href)=", source)
 
 

@@ -99,7 +99,7 @@ def test_csv_of_a_size_has_every_cell(capsys: pytest.CaptureFixture[str]) -> Non
         for point in report["lru_curve"]
     }
     assert cells == wanted
-    # Without a model, sizes in GiB are unknown, so the cells are empty.
+    # If no model is given, the sizes in GiB are unknown, so these cells of the CSV are empty.
     assert {row["gib"] for row in rows} == {""}
 
 

@@ -108,7 +108,7 @@ def test_show_to_read(capsys: pytest.CaptureFixture[str], good: Path) -> None:
     ):  # fmt: skip
         assert words in out, words
     assert re.search(r"^ +allocate +22 *$", out, re.MULTILINE)
-    # There is no digest between or after these two operations.
+    # The last two lines are the two operations: no line for a digest is between or after them.
     assert out.splitlines()[-2:] == [
         "        41  release  7 blocks: 1 2 3 4 5 6 7",
         "        42  allocate  1 block",
@@ -218,8 +218,8 @@ def test_a_replay_that_differs(capsys: pytest.CaptureFixture[str], bad: Path) ->
 
 
 def test_a_state_that_differs(capsys: pytest.CaptureFixture[str], bad: Path, tmp_path: Path) -> None:
-    # This journal is made like `bad`, but with digests. The free lists of 9 and of 7 blocks differ from
-    # the start.
+    # This journal is made like the fixture `bad`, from a pool of 9 blocks and the header of a pool of 7, but
+    # with digests. The free lists of the two pools differ from the start, so the first digest differs.
     paths = [record(tmp_path / f"{blocks}-4.kvj", blocks=blocks, digests=4) for blocks in (7, 9)]
     header, operations = (path.read_bytes() for path in paths)
     begin = len(MAGIC) + 12 + int.from_bytes(header[len(MAGIC) : len(MAGIC) + 4], "little")

@@ -155,7 +155,8 @@ def test_text_that_no_command_has_cleaned_reaches_no_terminal(capsys: pytest.Cap
         Console(force_terminal=False).print(Text(HOSTILE))
         sys.stdout.writelines(["tabs\tand ", "größer\n"])
     captured = capsys.readouterr()
-    # Click and Rich have removed some of the control characters.
+    # The libraries Click and Rich have removed some of the control characters, and kvpool has replaced the
+    # others.
     assert captured.out.splitlines()[0] == SHOWN
     assert captured.out.endswith("\ntabs\tand größer\n")
     assert captured.err == f"{SHOWN}\n"

@@ -130,7 +130,7 @@ def test_a_page_says_what_the_manager_says() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_journal_gives_the_figures_of_its_manager(tmp_path: Path, seed: int) -> None:
     """All numbers equal those of the page, except the reasons of misses, because a journal has no
-    tokens. Their sum is equal.
+    tokens. The sum over all reasons is equal.
     """
     path = tmp_path / "run.kvj"
     manager, metrics = worked(path, seed), Metrics()

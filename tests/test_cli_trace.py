@@ -162,8 +162,8 @@ def test_bad_options(tmp_path: Path, arguments: dict[str, Any], error: type[Exce
 
 def test_event_gap() -> None:
     assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=0.5)) == 3
-    # Block 4 follows block 2, which block 3 already follows. So block 4 belongs to another request,
-    # whatever the gap is.
+    # In these events, blocks 3 and 4 both follow block 2. One request cannot have both, so block 4 belongs to
+    # another request, whatever the allowed gap in time is.
     assert len(kvpool.traces.Trace.parse(EVENTS.encode(), event_gap_s=float("inf"))) == 2
 
 

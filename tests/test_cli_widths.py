@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("plain_output")
 
-#: A word that consists of the characters of bars and lines.
+#: Pattern of a word that consists of the characters of bars and lines, and is not text.
 DRAWN = re.compile(r"^[─━│╭╮╰╯█░▁▂▃▄▅▆▇█]+$")
 #: Numbers that differ from run to run.
 TIMES = re.compile(r"\d")

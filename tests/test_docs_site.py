@@ -62,7 +62,8 @@ def test_the_api_documents_every_export_of_a_module(module: str, entries: list[d
     assert names == [name for name in exports if name != "__version__"]
     documented = {(entry.module, entry.name) for entry in entries}
     elsewhere = {entry.name for entry in entries}
-    # Some names, such as BlockHasher, are exported by two modules. They have only one page.
+    # Some names, such as BlockHasher, are exported by two modules. The site has only one page for each of
+    # them.
     assert all((module, name) in documented or name in elsewhere for name in names)
 
 

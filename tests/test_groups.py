@@ -242,7 +242,7 @@ def test_a_request_without_reuse_hits_nothing_and_brings_hits() -> None:
             assert step.resume("b", reuse=False) == 0
         assert m.resume("b", reuse=False).cached_tokens == 0
         m.release("b")
-        # This request computes all its tokens itself. Other requests can hit them later.
+        # With reuse=False, this request computes all its tokens itself. Other requests can hit its blocks.
         m.admit("c", range(50, 70), reuse=False)
         computed(m, "c", 20)
         assert m.admit("d", range(50, 74)).cached_tokens == 20
@@ -278,7 +278,7 @@ def test_a_group_that_keeps_nothing_limits_no_hit_and_brings_nothing() -> None:
         assert hit.tables[1][:-1] == [0] * (3 if draft.kind == "full" else 0)
         m.release("a")
         m.release("b")
-        # Only the blocks of the first group are cached.
+        # The five cached blocks are those of the first group. No block of the other group is cached.
         assert m.stats().pool.cached_free == 5
 
 
@@ -328,7 +328,7 @@ def test_a_state_has_an_entry_for_each_draft() -> None:
     m.append_ragged(["a"], [7], commit=True, lookahead=3)
     entries = m.block_ids("a", group=1)
     assert len(set(entries)) == 4
-    # Two drafts are accepted. So the state after the second draft becomes the request's state.
+    # Two drafts are accepted. So the recurrent state after the second draft becomes the request's state.
     changes = m.append_ragged(["a"], [8, 9, 10], [0, 3], commit=True, lookahead=3)
     assert m.request("a").computed_tokens == 9
     assert m.block_ids("a", group=1)[0] == entries[2]

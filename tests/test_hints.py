@@ -87,7 +87,7 @@ def test_nothing_is_followed_until_it_is_switched_on() -> None:
     )
     assert [(answer.outcome, answer.why) for answer in hints.answers] == [("ignored", "off")] * 6
     assert hints.options == {}
-    # If every hint is off, even a manager without retention accepts the options.
+    # If every kind of hint is switched off, even a manager without retention accepts the engine's options.
     kvpool.CacheManager(16, 4).admit("a", range(10), **hints.options)
     assert read(ALL, tokens=10) == read(HintRules(), tokens=10)
 

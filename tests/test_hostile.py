@@ -49,8 +49,8 @@ def is_refused(case: tuple[str, str, str], outcome: str) -> bool:
     if kind == "endless" and entry not in WHOLLY_READ_NEVER and not theirs:
         return "TooLargeError" in outcome
     if outcome == "done":
-        # These calls may succeed. A list may have two valid items and report a wrong number, a count
-        # may only be an upper limit, and a lookup may have no hashes.
+        # These calls may succeed although an argument reports a wrong size. A list may have two valid items
+        # and report a wrong number, a count may only be an upper limit, and a lookup may have no hashes.
         return what == "count" or "liar" in kind or theirs
     return theirs or "KvpoolError" in outcome
 

@@ -359,8 +359,8 @@ def test_a_hit_ends_before_evicted_blocks_of_a_window(model: Hybrid, plain: Any,
         request = engine.submit(prompt, Sampling(max_tokens=3))
         while not engine.step():
             pass
-        # This is the last full block, which hits of longer prompts need, too. A block with 4 tokens
-        # follows it.
+        # The test drops the last full block of the prompt, which hits of longer prompts need, too. A partial
+        # block with 4 tokens follows it.
         lost = engine.manager.block_ids("0.0", group=group)[-2:-1]
         list(engine.run())
         assert engine.manager.drop_cached(lost) > 0
@@ -408,7 +408,7 @@ def test_a_lost_copy_of_a_state_shows(model: Hybrid, lost: str) -> None:
 
 
 class Dropping:
-    """An executor that accepts plans but copies nothing."""
+    """A defective executor, which accepts plans of copies but copies nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -174,7 +174,10 @@ def test_a_manager_ends_as_it_did() -> None:
 
 
 def others(text: str) -> Iterator[str]:
-    """Yields copies of the test. In each, another expected answer is replaced."""
+    """Yields copies of the test.
+
+    In each copy, another expected answer is replaced by a wrong one, so the test must fail.
+    """
     starts = [0, *(found.end() for found in re.finditer("\n", text))]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare):

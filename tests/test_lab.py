@@ -24,7 +24,8 @@ JOURNALS: Final = sorted((ROOT / "lab/tests/journals").glob("*.journal"))
 TARGET: Final = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 #: Number of calls on each kind of object: 4,000 in a normal run.
 CALLS: Final = 80 * settings().max_examples
-#: The call after every operation in the exported tests. The tests here replace it by more checks.
+#: The call that checks the invariants after every operation in the exported tests. The tests here replace it
+#: by more checks.
 LOOK: Final = ".check_invariants()"
 
 

@@ -364,7 +364,7 @@ def test_defaults_of_a_class_count_inside_another_configuration_alone() -> None:
     assert read({"model_type": "gemma3", "text_config": inner}).layers == kv_shape("Gemma-3-4B").layers
     with pytest.raises(ModelConfigError, match="num_key_value_heads is missing"):
         read(inner)
-    # If a field is null, the default is not used.
+    # If a field is null, the reader does not use the family's default.
     window = {"model_type": "mistral", **HEADS, "num_hidden_layers": 2}
     assert read({"model_type": "llava_next", "text_config": window}).in_words() == "2 sliding 4,096"
     assert (

@@ -80,7 +80,7 @@ def test_published_sizes(name: str, kib_per_token: float) -> None:
             12 * 2 * 2 * 256 * 2,
             36 * (3 * (16 * 128 + 16 * 128 + 32 * 128) * 2 + 32 * 128 * 128 * 2),
         ),
-        # In this model, the matrices of the states are in fp32.
+        # In this model, the matrices of the recurrent states are in fp32.
         ("Qwen3.5-27B", 16 * 2 * 4 * 256 * 2, 48 * (3 * (2 * 16 + 48) * 128 * 2 + 48 * 128 * 128 * 4)),
         ("Qwen3.5-35B-A3B", 10 * 2 * 2 * 256 * 2, 30 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 4)),
         ("Qwen3-Coder-Next", 12 * 2 * 2 * 256 * 2, 36 * (3 * (2 * 16 + 32) * 128 * 2 + 32 * 128 * 128 * 2)),
@@ -298,8 +298,8 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
     )
     unit = groups.block_tokens
     manager = kvpool.CacheManager(num_blocks=1 + blocks, block_size=unit, groups=specs_of(groups))
-    # The first step is shorter than the others, as if other requests decoded in the same batch. The
-    # last tokens are decoded.
+    # The first step computes fewer tokens than the others, as if other requests decoded in the same batch.
+    # The last tokens are decoded, one per step.
     manager.admit("x", range(longest), allocate_tokens=0)
     ends = [*range(min(3, chunk), longest - 20, chunk), *range(max(1, longest - 20), longest + 1)]
     for end in ends:
@@ -311,13 +311,13 @@ def test_a_manager_serves_the_longest_request_in_the_blocks_that_it_is_said_to_t
 
 def test_windows_and_states_make_room_for_more_requests() -> None:
     gemma = kv_shape("Gemma-3-27B").groups(16)
-    # 32,000 tokens need 2,000 blocks of full attention, and 64 + 1 blocks of each window. While a chunk
-    # of 8,192 tokens is computed, each window needs 512 more.
+    # Blocks have 16 tokens. So 32,000 tokens need 2,000 blocks of full attention, and 64 + 1 blocks of each
+    # window of 1,024. While a chunk of 8,192 tokens is computed, each window needs 512 more.
     assert gemma.request_blocks(32_000, 1) == [2000, 65, 65, 65, 65, 65, 65]
     assert gemma.request_blocks(32_000) == gemma.request_blocks(32_000, 8192) == [2000, *[577] * 6]
     assert gemma.request_bytes(32_000) == (2000 + 6 * 577) * gemma.block_bytes
     assert gemma.blocks_in(60) == 60 * 2**30 // (10 * 16 * 8192) == 49_152
-    # While one request computes its prompt, the others decode.
+    # The formula assumes that one request computes its prompt while the others decode.
     assert gemma.requests_in(49_152, 32_000, 1) == 49_152 // 2390 == 20
     assert gemma.requests_in(49_152, 32_000) == 1 + (49_152 - 5462) // 2390 == 19
     assert gemma.requests_in(5462, 32_000) == 1
@@ -340,7 +340,7 @@ def test_blocks_scale_with_tokens_and_memory() -> None:
     assert llama.bytes_per_block(512) == 64 * 2**20
     assert llama.blocks_in(60, 16) == 30 * 1024
     assert llama.blocks_in(60, 512) == 960
-    # A block that does not fit completely does not count.
+    # A block that does not fit completely into the memory does not count.
     assert llama.blocks_in(2 / 1024, 16) == 1
     assert llama.blocks_in(1.999 / 1024, 16) == 0
     assert llama.blocks_in(0, 16) == 0

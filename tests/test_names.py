@@ -35,7 +35,8 @@ def literals(stub: str) -> dict[str, list[str]]:
 
 ALIASES = literals("__init__.pyi")
 
-#: Functions of kvpool that return the names of a Literal.
+#: For some type aliases of the stubs (a Literal lists names), the function of kvpool that returns the same
+#: names.
 LISTS: dict[str, Callable[[], list[Any]]] = {
     "HashAlgorithm": hashing.hash_algorithms,
     "VerifyMode": hashing.verify_modes,

@@ -73,7 +73,7 @@ def test_no_plan_and_no_event_names_the_null_block(kind: str, seed: int) -> None
         swap = manager.swaps.begin_in([name])
         pairs += manager.take_plan().transfers
         manager.swaps.complete(swap)
-        # Where a table had a null entry before the swap, it has one afterwards, too.
+        # Where a block table had a null entry (block 0) before the swap, it has one afterwards, too.
         assert [[block == 0 for block in table] for table in requests.tables(name)] == [
             [block == 0 for block in table] for table in before
         ]

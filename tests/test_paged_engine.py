@@ -201,13 +201,13 @@ def test_tokens_stream_in_order_and_samples_side_by_side(model: Llama) -> None:
         assert [event.position for event in own] == list(range(start, start + len(own)))
         assert [event.finished is not None for event in own] == [False] * (len(own) - 1) + [True]
         assert own[-1].finished == ("end" if own[-1].token in TINY.end_tokens else "length")
-    # The second request starts while the first one is still running. The samples of a request take
-    # turns.
+    # The second request starts while the first one is still running. The engine samples one token of each of
+    # a request's samples per step, so the samples take turns.
     first_of = {key: events.index(own[0]) for key, own in by_sample.items()}
     last_of = {key: events.index(own[-1]) for key, own in by_sample.items()}
     assert first_of[0, 1] < last_of[0, 0]
     assert first_of[1, 0] < last_of[0, 1]
-    # The oldest sample gets its first token before all others.
+    # The first sample of the first request gets its first token before all others.
     assert sorted(first_of, key=first_of.__getitem__)[0] == (0, 0)
 
 
@@ -290,7 +290,7 @@ def test_an_abort_of_all_that_runs(model: Llama) -> None:
 
 
 class FailingExecutor:
-    """An executor that copies nothing: every swap fails."""
+    """A defective executor, which copies nothing, so that every swap fails."""
 
     def __init__(self, manager: kvpool.CacheManager, *_: object) -> None:
         self.manager = manager

@@ -488,7 +488,7 @@ def test_an_interrupt_in_a_policy_reaches_the_caller(exit_: type[BaseException],
         with pytest.raises(kvpool.errors.PolicyError, match=method) as why:
             manager.diagnose.check_policy()
         assert isinstance(why.value.__cause__, exit_)
-        # Later calls work, because the pool now uses the built-in order.
+        # Later calls succeed, because the pool has replaced the broken policy by its built-in LRU order.
         for name in ("a", "b", "c", "d"):
             if name in manager:
                 manager.release(name)

@@ -47,7 +47,7 @@ def test_the_snippet_runs_alone_and_prints_what_it_says() -> None:
 def test_commands_of_kvpool_run_alone_as_printed(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands run in an empty folder, without other commands before them."""
+    """Each command of the README runs in an empty folder, without other commands before it."""
     with inside(tmp_path):
         assert main(shlex.split(command, comments=True)[1:]) == 0, capsys.readouterr().err
 

@@ -75,8 +75,8 @@ def test_blocks_that_the_trace_does_not_name_are_never_hit() -> None:
 @pytest.mark.parametrize(
     ("last", "hits"),
     [
-        # The pool has three blocks, which contain 1, 2 and 3. Then block 1 is used again, so 4 replaces
-        # 2.
+        # The pool has three blocks, which contain the trace's blocks 1, 2 and 3. Then the trace uses block 1
+        # again, so block 4 replaces the least recently used one, block 2.
         ([1], 2),
         ([2], 1),
         ([3], 2),
@@ -217,8 +217,8 @@ def test_no_request_waits_for_a_server_without_overload() -> None:
         # Several requests arrive together at the end. This is no overload, because the engine could
         # serve this number over time.
         ([*range(0, 5000, 500), 5000, 5000, 5000], None),
-        # One request takes ten seconds, and others wait for it. They are late, but they are finished
-        # when the last request arrives.
+        # One request takes ten seconds, and others wait for it. Their first tokens are late, but all of them
+        # are finished when the last request arrives, so this is no overload.
         ([float(at) for at in range(0, 60_000, 1000)], [10] * 20 + [1000] + [10] * 39),
     ],
     ids=["at the beginning", "at the end", "behind a long one"],

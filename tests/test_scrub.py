@@ -91,8 +91,8 @@ def test_a_manager_scrubs_tables_too() -> None:
         manager.admit(request, range(9))
     report = manager.diagnose.scrub(100)
     assert (report.blocks, report.requests, report.passes) == (60, 3, 1)
-    # There are tables with five entries each, and a call checks three entries. So the numbers of
-    # entries are 3, then 2 + 1, 3, 1 + 2, 3, and then it starts again.
+    # Each of the three block tables has five entries, and a call checks three entries. So the six calls check
+    # these numbers of entries per table: 3; 2 + 1; 3; 1 + 2; 3; and then the first table again.
     assert [manager.diagnose.scrub(3).requests for _ in range(6)] == [0, 1, 0, 1, 1, 0]
     assert manager.diagnose.poison_reason is None
 

@@ -127,8 +127,8 @@ def test_no_source_of_the_package_reaches_out_or_runs_text() -> None:
         "bounds.py: import http.client",
         "bounds.py: import socket",
         "bounds.py: from socketserver import ThreadingMixIn",
-        # These are back ends of a store that a caller requests. Their packages move the bytes.
-        # Splitting a URL opens no connection.
+        # These files are back ends of a store that a caller requests. The packages that they import move
+        # the bytes. Splitting a URL opens no connection.
         "mooncake.py: import ctypes",
         "s3.py: import asyncio",
         "s3.py: import ctypes",

@@ -74,7 +74,7 @@ def hits_of_agents(*, said: bool) -> int:
     """Returns the number of hit tokens in a small pool with retention. Sessions that call tools return
     once, and the others never return.
     """
-    # The pool is too small for the blocks that are released in 60 turns.
+    # The pool is too small for the blocks that requests release in 60 turns, so it evicts some of them.
     made = kvpool.CacheManager(num_blocks=161, block_size=4, eviction="hazard", retention=True)
     hits = 0
     for turn, session, calls_tools in returning_sessions():

@@ -175,7 +175,8 @@ def test_a_report_is_consistent(prompts: list[tuple[int, ...]], blocks: Literal[
     assert seen == [(done + 1, 2 * len(sizes)) for done in range(2 * len(sizes))]
     curve = References(trace, blocks=blocks).lru()
     lru = next(policy for policy in report["policies"] if policy["name"] == "lru")
-    # In a pool, a running request holds its blocks. That makes no difference if all of them fit.
+    # In a pool, a running request holds its blocks until it ends. That makes no difference to the hits if all
+    # blocks of the request fit into the pool.
     longest = max(map(len, prompts))
     for blocks_of_size, hits in zip(sizes, lru["hits"], strict=True):
         if blocks_of_size >= longest:
@@ -213,7 +214,7 @@ def test_a_tenth_of_the_blocks_is_close(blocks: Literal["all", "full"]) -> None:
     references = References(trace, blocks=blocks)
     exact, most = references.lru(), references.unique_blocks // 10
     capacities = [references.unique_blocks * percent // 100 for percent in (1, 2, 5, 10, 20, 30, 40, 50)]
-    # The rates of the sizes differ by more than that, so the test can detect an error.
+    # The exact rates at these sizes differ by more than the allowed 1.5 points, so a wrong estimate fails.
     assert exact.at(capacities[-1])[0] - exact.at(capacities[0])[0] > 0.08
     estimates = [sampled_lru(trace, max_blocks=most, seed=seed, blocks=blocks) for seed in range(5)]
     estimates.append(sampled_lru(trace, rate=0.1, blocks=blocks))
@@ -279,7 +280,10 @@ def test_a_report_from_a_sample_is_consistent(
 
 @pytest.mark.parametrize("blocks", ["all", "full"])
 def test_a_sample_of_all_blocks_says_what_the_full_report_says(blocks: Literal["all", "full"]) -> None:
-    """The trace has partial blocks. So the rates over blocks, full blocks and tokens differ."""
+    """The trace of this test has partial last blocks.
+
+    So the rates over blocks, full blocks and tokens differ.
+    """
     asked: Any = {"policies": ["lru"], "hints": [], "blocks": blocks, "shape": kv_shape("llama-3.1-8b")}
     trace = kvpool.traces.Trace.generate(300)
     found, whole = (size(trace, sample_blocks=sample, **asked) for sample in (10_000, None))

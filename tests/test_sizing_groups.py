@@ -86,7 +86,7 @@ def test_spacing_has_each_way_to_keep_once(trace: kvpool.traces.Trace) -> None:
     rounded = [-(-tokens // block) * block for tokens in (512, 1024, 2048, 4096)]
     assert [run["keep"] for run in states["spacing"]] == ["all", *dict.fromkeys(rounded), "junctions"]
     assert len({run["gib"] for run in windows["spacing"]}) == 1
-    # If fewer states are kept, fewer states are copied.
+    # If the setting keeps fewer recurrent states, fewer states are copied.
     kept = [run["checkpoints"] for run in states["spacing"]]
     assert kept == sorted(kept, reverse=True)
     assert kept[0] > kept[-1] > 0

@@ -100,7 +100,8 @@ def test_the_table_has_the_figures_of_the_report() -> None:
 
 def test_the_best_of_a_column_is_the_best_policy_and_ties_share_it() -> None:
     report = made_up()
-    # The two rates differ by less than the printed precision.
+    # The hit rates of these two policies differ by less than the printed precision, so both count as the
+    # best.
     report["policies"][2]["hits"][0]["block_hit_rate"] = 0.09001
     report["policies"][-1]["hits"][0]["block_hit_rate"] = 0.09
     rows = grid_rows(report, "block_hit_rate")
@@ -269,7 +270,7 @@ def test_a_trace_without_reuse_is_a_page_too(tmp_path: Path) -> None:
     root = parsed(render(report))
     assert not [each for each in root.iter("svg") if each.get("class") == "plot"]
     save_png(report, tmp_path / "report.png")
-    # A policy without hit rates is not shown in the figures.
+    # The figures leave out a policy without hit rates.
     report["policies"] = [{"name": "lru", "source": "", "hits": [], "seconds": 0.0}]
     parsed(render(report))
     save_png(report, tmp_path / "report.png")

@@ -106,7 +106,7 @@ def test_each_tier_serves_what_caches_one_beneath_the_other_do(
     """The rates, the seconds of loading and the seconds to the first token must be equal, whichever
     tier is larger.
     """
-    # A tier that is smaller than one block has no block.
+    # A tier whose size in bytes is smaller than one block holds no block.
     host_gib, disk_tib = (
         max(blocks + rest, 0.25) * BLOCK_BYTES / 2**unit for blocks, unit in ((host, 30), (disk, 40))
     )

@@ -282,7 +282,7 @@ def test_settings_out_of_range_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="making the folder failed"):
         Store(Disk(tmp_path / "file", 1 << 20, free_floor_bytes=0), arena, namespace())
-    # The folder is free, because none of the refused stores has kept it.
+    # Another store can open the folder, because none of the refused stores has kept its lock.
     Store(disk(tmp_path), arena, namespace()).close()
 
 

@@ -117,7 +117,7 @@ def test_links_and_pipes_in_a_folder_are_no_objects_and_do_not_block(tmp_path: P
         assert whole.read_bytes()
         assert not path.is_symlink()
         assert not path.exists()
-    # A folder that is a symbolic link is skipped.
+    # The command skips a folder that is a symbolic link.
     (tmp_path / "shared" / ("ab" * 32)).symlink_to(whole.parent.parent)
     pages = list(SharedFolderInspector(tmp_path / "shared").pages(verify=True))
     assert [sum(len(page.objects) for page in pages), sum(page.others for page in pages)] == [1, 1]

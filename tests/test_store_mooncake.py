@@ -125,7 +125,7 @@ def test_pages_are_of_everything_once(values: dict[str, bytes]) -> None:
     inspector = MooncakeInspector(StandIn(), lambda: list(values))
     pages = list(inspector.pages(verify=True))
     assert len(pages) > 1
-    # The header of each copy has group 0.
+    # The header of each copied object has group 0, whatever the group in its name.
     assert [sum(one[1] is None for page in pages for one in page.objects), inspector.total()] == [
         MANY - 1,
         len(values),

@@ -243,7 +243,7 @@ def test_only_managers_with_one_group_and_blocks_that_fit() -> None:
 
 
 def test_blocks_that_the_device_has_meanwhile_are_not_written() -> None:
-    """Another request may share these blocks and read them while the load would write to them."""
+    """A load must not write to blocks that another request may share and read meanwhile."""
     engine = Engine(Custom(Dictionary(), 1 << 20))
     engine.run("a", PROMPT)
     engine.prefixes.wait(60)
@@ -447,13 +447,14 @@ def test_a_request_that_loads_runs_when_its_blocks_are_there() -> None:
     engine.check("b", 16)
     engine.manager.release("b")
     assert engine.prefixes.free_slots == 6
-    # The next request is released while its blocks are loaded.
+    # The test releases the next request while the store loads its blocks.
     engine.manager.reset()
     engine.admit("c", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.manager.release("c")
     engine.prefixes.wait(60)
     assert engine.manager.stats().releasing == 0
-    # In the next request the copy fails. This is reported, and none of its blocks is used.
+    # For the next request, the copy of the loaded bytes fails. The call reports this, and the request uses
+    # none of the blocks.
     engine.manager.reset()
     engine.admit("d", PROMPT, engine.prefixes.prefetch(PROMPT), loading=True)
     engine.breaks = True
@@ -535,7 +536,7 @@ class Machine(RuleBasedStateMachine):
     def admit_or_drop(self, data: st.DataObject, drop: bool, loading: bool) -> None:
         prompt, started, weights = self.started.pop(data.draw(st.integers(0, len(self.started) - 1)))
         if drop or weights != self.engine.weights:
-            # The prompt was prepared in an earlier epoch, so it cannot be admitted.
+            # The prompt was hashed in an earlier epoch, so the manager does not admit it.
             self.engine.prefixes.drop(started)
             return
         self.count += 1

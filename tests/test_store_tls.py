@@ -118,7 +118,7 @@ class Proxy:
 
         async def close() -> None:
             self._server.close()
-            # Wait until the cancelled tasks have ended, before the loop ends.
+            # Wait until the cancelled tasks have ended, before the event loop ends.
             while self._tasks:
                 await asyncio.sleep(0)
 

@@ -122,8 +122,8 @@ def test_classes_say_where_they_are(topic: str) -> None:
 def test_names_of_the_binary_are_public_names() -> None:
     exported = [getattr(module, name) for module in PUBLIC for name in module.__all__]
     public = {f"{one.__module__}.{one.__name__}" for one in exported if hasattr(one, "__module__")}
-    # These names are private: the parts of kvpool.integrations.vllm, of the torch ops, of PrefixStore,
-    # and of errors about policies.
+    # These names of the binary are private: the parts of kvpool.integrations.vllm, of the torch ops, of
+    # PrefixStore, and of errors about policies.
     own = {f"kvpool._core.vllm.{name}" for name in _core.vllm.__all__}
     own |= {f"kvpool._core.facets.{name}" for name in _core.facets.__all__}
     own |= {"kvpool._core.transfer.copy_by_handle", "kvpool._core.policies.policy_removal"}

@@ -105,7 +105,8 @@ def scripts() -> list[Path]:
 def test_every_script_that_can_be_run_has_a_target(makefile: Makefile) -> None:
     recipes = "".join(makefile.recipes.values())
     named = {path for path in scripts() if f" {path.relative_to(ROOT)}" in recipes}
-    # A script may run another script as a module, or import it.
+    # A script may run another script as a module, or import it. In both cases it contains the name of that
+    # module.
     texts = [path.read_text(encoding="utf-8") for path in named]
     modules = {path: str(path.relative_to(ROOT).with_suffix("")).replace("/", ".") for path in scripts()}
     helpers = {path for path, module in modules.items() if any(module in text for text in texts)}

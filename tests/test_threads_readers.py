@@ -372,7 +372,7 @@ def test_replays_of_one_trace_at_once() -> None:
         replay.advance()
         return replay.report_json()
 
-    # A replay that is dropped before its end stops its threads.
+    # If a caller drops a replay before its end, the replay stops its threads.
     def give_up() -> str:
         kvpool.traces.Replay(trace, block_size=16, capacity_blocks=500, threads=3).advance(1)
         return ""

@@ -70,7 +70,7 @@ class PrometheusError(Exception):
 
 
 def queries(panel: dict[str, Any]) -> list[str]:
-    """Returns the queries of a panel. Their variables are replaced by values."""
+    """Returns the PromQL queries of a panel, with values in place of Grafana's variables."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in VARIABLES:

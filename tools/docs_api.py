@@ -57,7 +57,7 @@ class Member:
     name: str
     is_property: bool
     summary: str
-    #: Names of the classes in the annotation of its return value.
+    #: Names of the classes in the annotation of the method's return value.
     returns: tuple[str, ...]
 
 
@@ -65,12 +65,12 @@ class Member:
 class Entry:
     """A documented class, function or constant."""
 
-    #: The module that the pages name as its home.
+    #: The module that the pages name as the home of this entry.
     module: str
     name: str
     #: The kind of the entry: ``class``, ``exception``, ``function`` or ``constant``.
     kind: str
-    #: The dotted path by which mkdocstrings finds it.
+    #: The dotted path by which mkdocstrings finds this entry.
     path: str
     summary: str
     members: tuple[Member, ...] = ()

@@ -46,7 +46,7 @@ KINDS: Final = ("no publisher", "no subscriber", "reads", "replays", "slow", "de
 #: The kernel's counters of the calling thread: nanoseconds run, nanoseconds waited for a core, number
 #: of runs.
 WAITED: Final = Path("/proc/thread-self/schedstat")
-#: The names of the three times of each step.
+#: The names of the three times that are measured in each step.
 TIMES: Final = ("wall", "own", "cpu")
 
 # A program that subscribes to the endpoint in its first argument. Depending on its kind, it reads

@@ -462,7 +462,7 @@ def document() -> str:
     for algorithm in ALL:
         assert sum(algorithm in case["digests"] for case in known) >= 20, algorithm
     none_hash = {a: vllm_hash(a)("vllm-none-hash").hex() for a in VLLM[:2]}
-    # vLLM's users see the beginnings and ends of these two values in logs.
+    # Compare these two values with the parts of them (first and last digits) that vLLM prints in its logs.
     assert none_hash["vllm-sha256"].startswith("066b1e8987e0")
     assert none_hash["vllm-sha256"].endswith("71198")
     assert none_hash["vllm-sha256-cbor"].startswith("9bd96a48")

@@ -122,7 +122,7 @@ DRIVERS: Final = (
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of one run of a driver with one mutant."""
+    """The outcome of one run of a driver with one mutant (planted defect) enabled."""
 
     key: str
     driver: str
@@ -276,7 +276,7 @@ def shorten(output: str) -> str:
 
 
 def sample(mutants: list[plant.Mutant], each: int) -> list[plant.Mutant]:
-    """Returns at most `each` mutants of every subject, in the order of their hashes."""
+    """Returns at most `each` mutants of every subject (pool or manager), in the order of their hashes."""
     chosen = list[plant.Mutant]()
     for subject in plant.SOURCES:
         chosen += sorted((one for one in mutants if one.subject == subject), key=lambda one: one.key)[:each]

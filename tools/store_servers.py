@@ -202,7 +202,7 @@ class Engine:
                 raise ServersError(f"transfers never ended: {self.store.stats().last_error}")
 
     def fill(self, numbers: Sequence[int]) -> int:
-        """Stores objects. Returns the number of objects that were stored."""
+        """Stores objects on the server. Returns the number of objects that were stored."""
         kept = 0
         for first in range(0, len(numbers), SLOTS):
             some = numbers[first : first + SLOTS]

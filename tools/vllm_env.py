@@ -153,7 +153,7 @@ def lay_out_models(models: Path, hub: Path) -> list[str]:
             json.loads(text)
         except ValueError as error:
             raise StepError(f"{file}: not JSON: {error}") from error
-        # The name of a revision has the length of a git commit's digest.
+        # The name of the revision is made up. Like the digest of a git commit, it is a SHA-1 digest.
         revision = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         folder = hub / f"models--{file.stem}"
         shutil.rmtree(folder, ignore_errors=True)

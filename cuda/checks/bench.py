@@ -142,7 +142,7 @@ def _swaps(session: Session, rates: Rates, engines: Engines) -> None:
 
 
 def run(session: Session) -> Rates:
-    """Run the section. Return the rates from which the verdicts are computed."""
+    """Run all benchmarks of this section. Return the rates from which the verdicts are computed."""
     rates = Rates()
     session.rates = rates
     engines = Engines(session)

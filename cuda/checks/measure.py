@@ -30,7 +30,8 @@ TO_HOST: Direction = "to host"
 TO_DEVICE: Direction = "to device"
 ON_DEVICE = "on device"
 
-#: Random bytes that fill blocks. No size of a piece divides their number, so the blocks differ.
+#: Random bytes that are repeated to fill blocks. No size of a piece divides their number, so the blocks
+#: differ.
 TILE = rng("tile").randbytes(MIB - 4093)
 
 _LOOKED_AT = 2

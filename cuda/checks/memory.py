@@ -31,7 +31,7 @@ GUARD = 256
 
 
 class Memory(Protocol):
-    """A piece of memory. It is freed when this object is freed."""
+    """A piece of memory of some kind. Python frees the memory together with this object."""
 
     address: int
     nbytes: int

@@ -16,7 +16,7 @@ Judgement: TypeAlias = Literal["PASS", "FAIL", "not measured"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check."""
+    """The result of one check: its name, and whether it passed."""
 
     section: str
     name: str
@@ -37,7 +37,7 @@ class Figure:
     what: str
     #: Rate in GB/s. The table's title states whether it counts both bytes read and bytes written.
     rate: float | None = None
-    #: This rate divided by the rate of a plain copy, if the two are compared.
+    #: The rate divided by the rate of a plain copy, if the table compares the two.
     share: float | None = None
     #: Time of the copy in microseconds, by the device's clock.
     micros: float | None = None
@@ -92,7 +92,7 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 class Report:
-    """All results of a run up to now."""
+    """All results of a run of the GPU check up to now."""
 
     def __init__(self, facts: dict[str, str], *, dry_run: bool) -> None:
         self.facts = facts

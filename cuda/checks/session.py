@@ -33,7 +33,7 @@ class CheckFailedError(Exception):
 
 
 class Skip(Exception):  # noqa: N818  # no error
-    """A check cannot run here. The message gives the reason."""
+    """A check cannot run on this machine. The message gives the reason."""
 
 
 class OutOfTimeError(Exception):
@@ -130,7 +130,7 @@ class Clock:
 
 @dataclasses.dataclass(slots=True)
 class Session:
-    """The state of one run."""
+    """The objects and results that all sections of one run of the GPU check share."""
 
     driver: Driver
     ordinal: int

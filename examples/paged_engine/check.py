@@ -78,11 +78,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of the engine in one mode."""
+    """The results of the engine in one mode (its settings for blocks, caching and preemption)."""
 
     mode: str
     seconds: float
-    #: Counters of the engine; None for the plain forward pass, which has no engine.
+    #: Counters of the engine that ran in this mode; None for the plain forward pass, which has no engine.
     stats: EngineStats | None
     rows: dict[Key, Row] = field(repr=False)
     #: Description of the first row of logits that differs from the first mode; None if all are equal.

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class CheckpointError(ValueError):
-    """The checkpoint cannot be used. The message states the reason."""
+    """The model cannot use the checkpoint. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)

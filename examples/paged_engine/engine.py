@@ -38,9 +38,9 @@ __all__ = ["Engine", "EngineConfig", "EngineStats", "TokenEvent"]
 class EngineConfig:
     """Sizes and policies of an engine."""
 
-    #: Number of usable blocks of the device's pool.
+    #: Number of usable blocks of the device's pool, without the null block.
     blocks: int = 512
-    #: Number of token slots per block.
+    #: Number of tokens whose KV fits into a block.
     block_size: int = 16
     #: Blocks of the host tier, to which preempted sequences are swapped. With 0 blocks, they are
     #: recomputed.
@@ -68,7 +68,7 @@ class EngineConfig:
 class TokenEvent:
     """A sampled token."""
 
-    #: Number of the request.
+    #: Number of the request to which the token belongs.
     request: int
     sample: int
     #: Position of the token in the sequence, which begins with the prompt.
@@ -101,9 +101,9 @@ class EngineStats:
     swapped_in: int
     #: Number of sequences whose blocks were dropped, so that their tokens had to be computed again.
     recomputes: int
-    #: Number of shared blocks that were copied before a write.
+    #: Number of shared blocks that the engine copied before a write.
     cow_copies: int
-    #: Number of cached blocks that were evicted.
+    #: Number of cached blocks that the pool evicted.
     evicted: int
     #: Number of tokens that full attention had cached, but that could not be used because another group
     #: lacked them.
@@ -131,7 +131,7 @@ class Engine:
         self.model = model
         self.config = config = config or EngineConfig()
         self.device = model.weights.embedding.device
-        # Each tier needs one more block than can be used, because block 0 is the null block.
+        # Each tier needs one more block than the engine can use, because block 0 is the null block.
         blocks, host_blocks = config.blocks + 1, config.host_blocks + 1 if config.host_blocks else 0
         self.kv = PagedKV(
             model.config,

@@ -79,9 +79,9 @@ class Tile:
 
     tokens: Tensor
     positions: Tensor
-    #: For each group, the block table of each row.
+    #: For each KV-cache group, the block table of each row's sequence.
     tables: list[Tensor]
-    #: Number of rows without the padding.
+    #: Number of rows of the tile without the padding.
     rows: int
 
 

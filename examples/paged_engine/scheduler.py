@@ -103,12 +103,12 @@ class Scheduler:
         self.moving: dict[int, Sequence] = {}
         #: Numbers of the swaps that began in this step. The next executed plan contains their copies.
         self._begun: list[int] = []
-        #: Number of shared blocks that were copied before a write.
+        #: Number of shared blocks that the executor copied before a write.
         self.cow_copies = 0
 
     @property
     def busy(self) -> bool:
-        """Whether any sequence is not finished."""
+        """Whether the scheduler has any sequence that is not finished."""
         return bool(self.running or self.waiting or self.moving)
 
     def submit(self, request: Request) -> None:
@@ -230,7 +230,7 @@ class Scheduler:
             with contextlib.suppress(OutOfBlocksError):
                 self._cover(chunks)
                 return chunks, False
-        # Swaps that are still being copied will free blocks. So a sequence without blocks only skips
+        # Swaps whose copies are still running will free blocks. So a sequence that gets no blocks only skips
         # this step.
         covered = []
         for chunk in chunks:

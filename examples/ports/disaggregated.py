@@ -96,7 +96,7 @@ class Service:
 
     def _prefill(self, key: int, prompt: list[int], new_tokens: int) -> bool:
         here, there = self.managers
-        # Check that the final length fits, so that no decode step lacks a block.
+        # Check that the request fits at its final length, so that no decode step lacks a block.
         if there.fit(prompt).fit != "ok" or not self._has_room(len(prompt) + new_tokens):
             return False
         try:

@@ -82,7 +82,10 @@ class PlainIdsAndTrie:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that no request holds. The trie's own references do not count."""
+        """Number of blocks that no request holds.
+
+        A pool can allocate all of them. The trie's own references do not count.
+        """
         return len(self._free) + self._idle
 
     def allocate(self, n: int) -> Ids:
@@ -177,7 +180,7 @@ class IdsAndTrie:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that no request holds."""
+        """Number of blocks that no request holds. A pool can allocate all of them."""
         return self.pool.num_available
 
     def allocate(self, n: int) -> Ids:

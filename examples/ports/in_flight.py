@@ -48,12 +48,12 @@ def answer(prompt: Sequence[int], most: int) -> list[int]:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """The scheduler's data about one request."""
+    """A request of this example: its tokens, and what the scheduler knows about it."""
 
     key: int
     tokens: list[int]
     length: int
-    #: Number of tokens that the manager knows.
+    #: Number of the request's tokens that the manager knows.
     known: int = 0
     table: list[int] = field(default_factory=list)
     #: Number of steps in flight that compute a token of the request, and the number of the last such
@@ -199,7 +199,7 @@ class Scheduler:
 
     def _finish(self, request: Request) -> None:
         if not request.preempted:
-            # The steps have computed all tokens but the last.
+            # The steps have computed the KV of all tokens but the last, which was only sampled.
             computed = len(request.tokens) - 1
             if computed > request.known:
                 self.manager.append(request.key, request.tokens[request.known : computed])

@@ -43,7 +43,7 @@ class BatchIdsAndTrie(IdsAndTrie):
             ids[start + position] = block
 
     def ref_counts(self, ids: Ids) -> Ids:
-        """Returns the reference count of each block."""
+        """Returns the reference count of each block; 0 for a block that the pool does not know."""
         counts = np.empty(len(ids), dtype=np.int32)
         self.pool.ref_count(ids, out=counts)
         return counts

@@ -18,7 +18,7 @@ __all__ = ["Memory", "WrongKVError"]
 
 
 class WrongKVError(AssertionError):
-    """A slot does not contain the KV of the token that a step reads there."""
+    """A slot of the memory does not contain the KV of the token that a step expects there."""
 
 
 class Memory:

@@ -44,7 +44,7 @@ class Sequence:
     tokens: list[int]
     num_cached_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
-    #: The hashed prompt. Only the port over kvpool uses it.
+    #: The hashed prompt. Only the port over kvpool uses this field.
     hashed: HashCursor | None = None
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class PlainBlockManager:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that can be allocated."""
+        """Number of blocks that can be allocated: free blocks, and cached blocks without references."""
         return len(self._free) + len(self._idle)
 
     def can_allocate(self, seq: Sequence) -> bool:
@@ -178,7 +178,7 @@ class BlockManager:
 
     @property
     def num_available(self) -> int:
-        """Number of blocks that can be allocated."""
+        """Number of blocks that can be allocated: free blocks, and cached blocks without references."""
         return self.manager.num_available
 
     def can_allocate(self, seq: Sequence) -> bool:

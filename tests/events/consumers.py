@@ -15,7 +15,7 @@ import msgpack
 
 
 class RefusedError(Exception):
-    """The consumer would refuse this batch of events."""
+    """The consumer that this reader imitates would refuse this batch of events."""
 
 
 def require(condition: bool, what: str) -> None:
@@ -104,7 +104,7 @@ def as_positions(event: Any) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Index:
-    """The blocks of a worker, as a consumer knows them."""
+    """The cached blocks of a worker (an engine), as a consumer of its events knows them."""
 
     held: dict[str, set[Any]] = dataclasses.field(default_factory=dict)
     #: For each hash, the hash of its parent block and the tokens of its block.

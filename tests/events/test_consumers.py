@@ -273,7 +273,7 @@ def test_a_function_that_raises_gets_everything_again(caplog: pytest.LogCaptureF
     called.acquire()
     manager.admit("a", list(range(8)))
     manager.commit("a", 8)
-    # The other thread may notice the failure only in one of its next turns.
+    # The sink's own thread may notice the failed call only in one of its next turns.
     while len(heard) < 2 or b"BlockStored" not in heard[-1]:
         publisher.flush()
     assert b"AllBlocksCleared" in heard[0]

@@ -28,7 +28,10 @@ PART = 64 << 10
 
 
 def kept(publisher: kvpool.events.Publisher, manager: kvpool.CacheManager, batches: int) -> None:
-    """Publishes a number of batches of about 30 KiB, so that the publisher keeps them for replays."""
+    """Publishes batches, which the publisher keeps for replays.
+
+    Each has about 30 KiB, so that a few of them fill the buffers of a socket.
+    """
     for request in range(batches):
         fill(manager, request, BLOCKS)
         publisher.flush()
@@ -136,7 +139,7 @@ def test_unread_live_batches_have_a_bound_and_readers_get_everything_again(conte
         assert most <= bound
         for one in context.sockets:
             one.close(0)
-        # The publisher still uses the same endpoint, and a new reader gets all contents.
+        # The publisher still uses the same endpoint, and a new subscriber gets the whole content of the pool.
         fill(manager, request, 2)
         live = connected(context, zmq.SUB, sink.endpoint)
         live.subscribe(b"")

@@ -297,7 +297,7 @@ class AlignedStates(Manager):
                 self.last[name] = before - 1
             table += [self.null] * (end - 1 - before)
             if name in self.allocated:
-                # The blocks of draft tokens come after the block of the state.
+                # In the block table, the blocks for draft tokens come after the block of the recurrent state.
                 for at in range(before - self.drafts, min(before, end - 1)):
                     table.append(table[at])
                     table[at] = self.null

@@ -157,7 +157,7 @@ class Stock:
                 drops = any(one.drops for one in family) and at not in proven
                 margin = 0 if alone or not drops else family[0].block_size
                 most = min(length + margin, len(hashes) * UNIT)
-                # A block is a hit only if all groups of the family have it.
+                # A block is a hit only if all groups of the family (groups of one kind) have cached it.
                 found = self._together(family, hashes, most, drops=drops)
                 if drops:
                     proven.add(at)

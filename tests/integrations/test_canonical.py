@@ -40,7 +40,7 @@ class Record:
 
 
 class Struct:
-    """A class like the structs of msgspec."""
+    """A stand-in with the interface of msgspec's structs, a kind of settings object."""
 
     __struct_fields__ = ("name",)
 
@@ -59,7 +59,7 @@ class Described:
 
 
 class Model:
-    """A class like the models of pydantic."""
+    """A stand-in with the interface of pydantic's models, a kind of settings object."""
 
     model_fields: ClassVar = {"name": None}
 

@@ -141,7 +141,7 @@ def test_a_pool_whose_pages_cannot_be_read_fails_the_attachment(storage: Any, tm
 
 
 def test_tensors_are_stored_and_loaded(storage: Any, tmp_path: Path) -> None:
-    """An SGLang without interface_v1 passes flat pages, and tensors to be filled."""
+    """A version of SGLang without interface_v1 passes pages as flat tensors, and tensors to be filled."""
     pool = MhaPool()
     backend = attach(storage, tmp_path, pool)
     stored = [fill(pool, page, page) for page in range(3)]

@@ -42,7 +42,7 @@ from tests.shares import SHARES, run_share
 
 KEYS = 12
 PAGES = 8
-#: More than the number of times that any history clears the storage.
+#: A number that is larger than the number of clearings of the storage in any history.
 GENERATIONS = 1000
 NUMBERS = st.lists(st.integers(0, KEYS - 1), min_size=1, max_size=4, unique=True)
 

@@ -156,7 +156,7 @@ def test_two_ranks_with_other_heads_never_share(
         assert content(pool, 3) == content(pool, 0)
         backend.close()
 
-    # The two ranks do not share pages even if they have the same folder.
+    # The two ranks of the server do not share pages even if their stores have the same folder.
     def same(settings: Any, rank: str, pool: str, capacity_bytes: int) -> Disk:
         return Disk(tmp_path / "same", capacity_bytes, free_floor_bytes=0)
 

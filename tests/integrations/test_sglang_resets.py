@@ -140,7 +140,7 @@ def test_a_back_end_that_was_collected_is_not_notified() -> None:
 
 
 def test_every_update_of_weights_renews_what_is_stored(storage: Any, tmp_path: Path, updater: type) -> None:
-    """This includes requests for an update that ask SGLang not to flush its cache."""
+    """The store also starts empty if the request for an update asks SGLang not to flush its cache."""
     backend, updates = attach(storage, tmp_path, MhaPool()), updater()
     given: dict[str, tuple[str, ...]] = {"update_weights_from_disk": ("m", "auto")}
     for number, name in enumerate(resets._UPDATES):

@@ -167,7 +167,8 @@ def test_at_the_level_pool_vllms_manager_says_it() -> None:
             setattr(owner, name, value)
         manager = kv_cache_manager()
         manager.run([1, 2], "a", FinishReason.STOP, 1)
-        # vLLM has freed the request in both of its ways. The second call changed nothing.
+        # vLLM has freed the request in both of its ways, and each call has reported the reason. The second
+        # call changed nothing in the pool.
         assert manager.said == 2 * [([1], "stop", 1)]
         for name in whole:
             less = SimpleNamespace(**{other: whole[other] for other in whole if other != name})

@@ -94,7 +94,7 @@ def test_policy_refuses_slots_that_cannot_be(vllm: Vllm) -> None:
 
 def test_any_evictor_will_do() -> None:
     class Newest:
-        """A policy that evicts the newest block first, unlike LRU."""
+        """A policy that evicts the most recently stored block first, unlike LRU."""
 
         def __init__(self, num_blocks: int, /) -> None:
             self.held: list[int] = []

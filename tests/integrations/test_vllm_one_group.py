@@ -194,7 +194,8 @@ def test_a_lookup_of_another_prefix_starts_over() -> None:
     other = look(calls, [0, 0, 0, 0, 1, 1])[0]
     assert look(calls, [0] * 8)[0] == [1, 2, 3, 4]
     assert look(calls, [0, 0, 0, 0, 1, 1])[0] == other
-    # This lookup is shorter than the stored result, so it cannot use that result.
+    # This lookup asks for fewer blocks than the stored result of the earlier lookup has, so it cannot use
+    # that result.
     assert look(calls, [0] * 4)[0] == [1, 2]
     assert look(calls, [1] * 4)[0] == []
     assert look(calls, [])[0] == []

@@ -140,7 +140,7 @@ def test_a_lookup_of_full_attention_makes_chains_of_its_groups() -> None:
     cache(pool, full, [1, 2, 3, 4])
     cache(pool, window, [1, 2, 3, 4], WINDOW)
     one_by_one(pool, [*full, *window])
-    # The blocks are evicted in the order in which they were freed, so a window's first block is evicted
+    # The pool evicts blocks in the order in which requests freed them, so it evicts a window's first block
     # first.
     assert cached(pool) == [2, 1, 3, 4]
 

@@ -139,7 +139,8 @@ def test_a_copy_in_a_loose_block_keeps_its_hash_from_being_removed() -> None:
     for block in (own, LooseBlock(1000, ref_cnt=1)):
         pool.cache_full_blocks(request, [block], 0, 1, BLOCK[0], 0)
     assert len(pool.take_events()) == 1
-    # Both blocks are under the key in the view of the index. The pool's own block comes first.
+    # In the view of the index that vLLM reads, both blocks are under the same key. The pool's own block comes
+    # first.
     assert list(pool.cached_block_hash_to_block._cache[key_of([1, 2])]) == [1, 1000]
     pool.free_blocks([own])
     assert pool.reset_prefix_cache()

@@ -212,7 +212,7 @@ def test_an_event_contains_the_extra_keys_of_its_blocks() -> None:
     publisher._publisher.flush()
     (event,) = msgpack.unpackb(publisher._publisher.snapshot().batches[0])[1]
     assert (event["lora_id"], event["lora_name"], event["session_id"]) == (7, "name", "session")
-    # The stand-in keeps the tags of extra keys, which vLLM removes.
+    # The stand-in for vLLM's publisher keeps the tags of extra keys, which vLLM's own publisher removes.
     assert [len(keys) for keys in event["extra_keys"]] == [2, 1]
     publisher.shutdown()
 

@@ -198,7 +198,7 @@ def test_registered_twice_is_registered_once(
     register(caplog)
     first = owned(vllm)
     caplog.clear()
-    # A second registration would log an error about this unknown level.
+    # If the plug-in registered itself a second time, it would log an error about this unknown level.
     monkeypatch.setenv("KVPOOL_VLLM", "unknown")
     assert register(caplog) == []
     assert caplog.records == []

@@ -26,14 +26,14 @@ SIZE = 4
 
 
 class Device(enum.Enum):
-    """An enum of the engine, which does not use kvpool's."""
+    """An enum that the simulated engine defines itself. It does not use kvpool's enum of the same name."""
 
     GPU = enum.auto()
     CPU = enum.auto()
 
 
 class AllocStatus(enum.Enum):
-    """An enum of the engine, which does not use kvpool's."""
+    """An enum that the simulated engine defines itself. It does not use kvpool's enum of the same name."""
 
     OK = enum.auto()
     LATER = enum.auto()
@@ -41,7 +41,7 @@ class AllocStatus(enum.Enum):
 
 
 class SequenceStatus(enum.IntEnum):
-    """An enum of the engine, which does not use kvpool's."""
+    """An enum that the simulated engine defines itself. It does not use kvpool's enum of the same name."""
 
     WAITING = 0
     RUNNING = 1
@@ -264,7 +264,7 @@ class Scheduler:
                 break
             self.waiting.pop(0)
             if status == AllocStatus.NEVER:
-                # In this case vLLM only sets the status, and does not call the manager.
+                # If a request can never fit, vLLM only sets its status, and does not call the manager.
                 group.become(SequenceStatus.FINISHED_IGNORED)
                 self.ended += 1
                 continue

@@ -490,7 +490,7 @@ def test_defect_06_computed_blocks_are_those_of_the_chunk(chunks: list[int]) -> 
         done += chunk
         assert manager.get_num_cached_tokens(Seq(70, list(range(12)))) == min(done, 12) // B * B
         manager.remove_seq_from_computed_blocks_tracker(Seq(70, []))
-    # Only blocks of the first group were marked as computed.
+    # The test reported only the blocks of the first group as computed.
     assert manager.get_num_cached_tokens(Seq(71, other.seqs[0].tokens)) == 0
 
 

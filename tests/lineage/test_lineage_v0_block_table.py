@@ -333,7 +333,8 @@ def test_append_onto_cached_content() -> None:
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1], [0, 2])
     for table in (one, two):
         table.append_token_ids([6, 7, 8])
-    # The second table shares block 1, which has replaced its block 2. Its last block is still its own.
+    # Block 1 has replaced block 2 in the second table, because both have the same content. The last block of
+    # each table is its own.
     assert (one.physical_block_ids, two.physical_block_ids) == ([0, 1, 3], [0, 1, 4])
     # Block 1 is not computed yet. So the tokens that the second table has computed in block 2 are
     # copied to block 1.
@@ -376,7 +377,7 @@ def test_sliding_window(kind: str) -> None:
         assert [block is null for block in table.blocks] == [at < dropped for at in range(len(table.blocks))]
         assert all(block_id == null.block_id for block_id in table.physical_block_ids[:dropped])
         assert null.block_id not in table.physical_block_ids[dropped:]
-        # All other blocks are free again. The null block does not count.
+        # All other blocks are free again. The null block counts neither as free nor as used.
         held = len(table.blocks) - dropped
         assert allocator.get_num_free_blocks(GPU) == allocator.get_num_total_blocks(GPU) - held
         assert tokens_of(table) == list(range(B * max(dropped, 0), token + 1))

@@ -230,7 +230,7 @@ def test_find_cached_blocks_prefix() -> None:
     for block in blocks:
         allocator.free(block)
     assert allocator.find_cached_blocks_prefix(block_hashes=hashes) == hashes[:2]
-    # No block is found for an invalid hash.
+    # A lookup of an invalid hash finds no block.
     assert allocator.find_cached_blocks_prefix([hashes[0], -1]) == hashes[:1]
     assert allocator.find_cached_blocks_prefix([2**256]) == []
     assert allocator.find_cached_blocks_prefix([]) == []

@@ -26,7 +26,8 @@ def test_property_14_a_run_in_vllms_events_has_the_parent_of_its_first_block(vll
         assert isinstance(event, BlockStored)
         first = len(event.token_ids) and event.token_ids[0] // BLOCK[0]
         assert event.parent_block_hash == (digest(tuple(tokens[: first * BLOCK[0]])) if first else None)
-        # The parent is known, or the block before was left out. The replay of the events shows which.
+        # Either the events have stored the parent before, or the pool has left the previous block out of the
+        # events. A replay of the events shows which.
         assert first == 0 or (event.parent_block_hash in stored) == mask[first - 1]
         stored += event.block_hashes
     assert stored == [digest(tuple(tokens[: (at + 1) * BLOCK[0]])) for at in range(6) if mask[at]]

@@ -46,8 +46,8 @@ def test_property_17_a_superseded_part_is_neither_found_nor_published_again(
 
     whole = key_of(tokens, 1)
     for _ in range(2):
-        # The first check is after the whole block is cached. The second one is after the block was
-        # freed, hit, and freed again.
+        # The first check runs after the whole block is cached. The second one runs after the block was freed,
+        # hit, and freed again.
         replay(pool.take_events(), seen)
         assert seen == cached_keys(pool) == ({part, whole} if shared else {whole})
         assert pool.get_cached_block(digest((1, 2)), [1]) == ([other] if shared else None)

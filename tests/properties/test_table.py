@@ -123,6 +123,7 @@ def test_no_module_is_left_out_of_the_table() -> None:
     }
     assert len(modules) >= 33
     assert modules <= linked
-    # A Rust file is compiled only if another file declares it as a module.
+    # Cargo compiles a Rust file only if another file declares it as a module. Otherwise its tests would never
+    # run.
     for module in (module for module in modules if module.suffix == ".rs"):
         assert f"mod {module.stem};" in (module.parent / "main.rs").read_text()

@@ -23,7 +23,7 @@ from kvpool.transfer import BlockStore, PlanExecutor, Transfer, TransferEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: An integer with more bits than kvpool accepts anywhere.
+#: An integer with more bits than any argument of kvpool accepts.
 WIDE = 2**200
 Refusal = tuple[type[kvpool.KvpoolError], type[Exception]]
 

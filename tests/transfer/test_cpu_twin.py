@@ -95,7 +95,7 @@ class Placement:
     strides: tuple[int, ...]
     offset: int
     elements: int
-    #: The order in which the store gets these dimensions.
+    #: The order in which the test passes the tensor's dimensions to the store.
     order: tuple[int, ...]
     block_dim: int
 
@@ -137,7 +137,8 @@ class Side:
 SHAPES = st.builds(
     Shape,
     outer=st.lists(st.integers(1, 3), max_size=2).map(tuple),
-    # A piece has at least two elements. A single element would be refused if no other is next to it.
+    # A piece has at least two elements. The store refuses a piece of a single element if no other element is
+    # next to it in memory.
     piece=st.tuples(st.integers(2, 5)) | st.tuples(st.integers(1, 3), st.integers(2, 4), st.integers(1, 3)),
     dtype=st.sampled_from(DTYPES),
 )
@@ -492,7 +493,7 @@ def test_copies_within_a_store(pairs: Pairs, twice: bool, submit: bool) -> None:
     """
     tensor = noise(6 * 2 * 5, 3).reshape(2, 6, 5)
     source = BlockStore.from_tensors([tensor], block_dim=1)
-    # A second store over the same blocks counts as the same store.
+    # A second store over the same blocks counts as the same store: an overlapping copy is refused.
     target = BlockStore.from_tensors([tensor], block_dim=1) if twice else source
     wrong = refusal(pairs, 6, 6)
     moved = {to for read, to in pairs if read != to}
@@ -693,7 +694,7 @@ def test_a_wait_that_takes_too_long(own: TransferEngine) -> None:
     assert isinstance(late, TimeoutError)
     assert f"transfer {transfer.id} " in str(late)
     assert f"Transfer(id={transfer.id}, nbytes=32, method=" in repr(transfer)
-    # The wait was interrupted, so the end of the transfer was not reported. The transfer continues and
+    # A signal interrupted the wait, so the end of the transfer was not reported. The transfer continues and
     # ends.
     transfer.wait(60)
     assert (transfer.done(), transfer.error, "ended" in repr(transfer)) == (True, None, True)

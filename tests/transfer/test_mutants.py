@@ -324,7 +324,10 @@ def test_regions_out_of_order_are_no_part_of_a_block(lazy: FakeCuda, driver: Dri
 
 
 def test_a_batch_has_4096_descriptors_at_most(lazy: FakeCuda) -> None:
-    """A driver crashed with 51,828 descriptors (vLLM #49276)."""
+    """A driver crashed when one batched call had 51,828 descriptors (vLLM #49276).
+
+    So the engine divides larger copies.
+    """
     device = on_device(lazy, blocks=10_000, nbytes=16)
     pinned = BlockStore.host(10_000, like=device.store)
     batches, descriptors = lazy.count("batches"), lazy.count("descriptors")

@@ -380,7 +380,7 @@ def test_compiled_copies_by_handle_are_made_in_order() -> None:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 def test_a_compiled_copy_by_handle_that_nothing_depends_on_is_made() -> None:
-    """This also holds with gradients, for which the compiler divides the graph in two."""
+    """The compiler keeps such a copy also with gradients, for which it divides the graph in two."""
     handles = Handles()
     weight = torch.ones((), requires_grad=True)
 

@@ -299,7 +299,7 @@ def test_a_calibration_that_fails_changes_nothing(tmp_path: Path, fake_library: 
 
 @pytest.mark.slow
 def test_a_calibration_is_loaded_as_it_was_saved(tmp_path: Path, fake_library: FakeCuda) -> None:
-    """The calibration copies 9 GB. That takes some seconds on a GPU, and longer without one."""
+    """The calibration of an engine copies 9 GB. That takes some seconds on a GPU, and longer without one."""
     script = f"""
     import json
     path = {str(tmp_path / "c.json")!r}

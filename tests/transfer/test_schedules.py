@@ -149,8 +149,8 @@ def test_transfers_of_a_direction_end_in_order(lazy: FakeCuda) -> None:
     pinned = BlockStore.host(8, like=device.store)
     pageable = BlockStore.host(8, like=device.store, pinned=False)
     with TransferEngine("cuda:0", staging_bytes=4096) as engine:
-        # The second transfer uses the worker thread. So all later ones must use it, too, to keep their
-        # order.
+        # The second transfer uses the engine's worker thread. So all later transfers must use this thread,
+        # too, to keep their order.
         transfers = [
             engine.submit(device.store, store, [(index, index)], after=None)
             for index, store in enumerate([pinned, pageable, pinned, pageable, pinned])

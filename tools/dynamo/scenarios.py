@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kvpool.events import Form
 
 BLOCK: Final = 4
-#: Number of random histories after which a worker is replaced by a restarted one.
+#: Number of random histories after which a new worker replaces the old one, as after a restart.
 PER_LIFE: Final = 50
 
 

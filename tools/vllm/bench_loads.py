@@ -31,7 +31,7 @@ class LoadError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """One request of a load.
+    """One request of a load (the requests that a benchmark runs).
 
     ``ids`` are the segments of its prompt. Each id stands for ``segment`` tokens. ``length`` is the
     number of tokens of the prompt, and ``outputs`` is the number of generated tokens.

@@ -100,7 +100,7 @@ ON_PURPOSE: Final[Mapping[str, Mapping[str, str]]] = {
             "observes a Python call that kvpool makes inside of Rust"
         ),
     },
-    # These tests read private attributes of the replaced classes.
+    # These tests of vLLM read private attributes of the classes that kvpool replaces.
     "offload-policy": {
         "test_lru_repeated_pin_cycles_compact_lazy_heap_entries": "_heap of the policy",
         "test_touch_propagates_to_all_tiers": "_ranks of the policy",

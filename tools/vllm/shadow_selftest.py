@@ -260,7 +260,7 @@ def listening(vllm: SimpleNamespace) -> Iterator[tuple[Lines, Path]]:
 
 
 def check_agreement(vllm: SimpleNamespace, kind: str) -> int:
-    """Checks that no difference is reported if there is no defect. Returns the number of compared
+    """Checks that the shadow reports no difference if no defect is planted. Returns the number of compared
     operations.
     """
     with listening(vllm) as (lines, folder):
@@ -434,7 +434,7 @@ def cannot_be_made(vllm: SimpleNamespace) -> str:
 
 
 def freed_twice(vllm: SimpleNamespace) -> str:
-    """Checks that no difference is reported if vLLM frees a block once too often."""
+    """Checks that the shadow reports no difference if vLLM frees a block once too often."""
     with listening(vllm) as (lines, folder):
         manager = make_manager(vllm)
         load = Load(vllm, manager)

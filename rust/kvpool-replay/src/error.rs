@@ -88,7 +88,7 @@ pub enum TraceError {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// A line is not JSON.
+    /// A line of the trace is not JSON.
     #[error("line {line}, column {column}: not valid JSON: {reason}")]
     NotJson {
         /// The line.
@@ -108,7 +108,7 @@ pub enum TraceError {
         /// The fields that a record of the format must have.
         needed: String,
     },
-    /// A field is missing.
+    /// A record of the trace lacks a required field.
     #[error("line {line}: \"{field}\" is missing; needed: {needed}")]
     MissingField {
         /// The line.
@@ -137,14 +137,14 @@ pub enum TraceError {
         line: u64,
         /// The name of the field. For an entry of an array, it includes the index: `hash_ids[3]`.
         field: String,
-        /// The number, as read.
+        /// The refused number, as the reader has read it.
         value: String,
         /// The allowed values.
         allowed: &'static str,
     },
-    /// The number of `hash_ids` is not `ceil(input_length / block_tokens)`. If earlier lines of the
-    /// trace have no id for a partial last block, the expected number is
-    /// `floor(input_length / block_tokens)`.
+    /// The number of block ids in `hash_ids` is not `ceil(input_length / block_tokens)`. If earlier lines of
+    /// the trace have no id for a partial last block, the expected number is `floor(input_length /
+    /// block_tokens)`.
     #[error(
         "line {line}: {found} hash_ids for input_length {input_length}; expected {expected} at \
          {block_tokens} tokens a block{}",
@@ -155,7 +155,7 @@ pub enum TraceError {
         line: u64,
         /// The number of prompt tokens.
         input_length: u32,
-        /// The number of ids in the line.
+        /// The number of block ids in the line.
         found: usize,
         /// The number of ids that the length requires.
         expected: usize,
@@ -175,11 +175,11 @@ pub enum TraceError {
     TimeBackwards {
         /// The line.
         line: u64,
-        /// The time of this request, in ms.
+        /// The arrival time of this request, in ms.
         timestamp_ms: f64,
         /// The line of the previous request.
         previous_line: u64,
-        /// The time of the previous request, in ms.
+        /// The arrival time of the previous request, in ms.
         previous_ms: f64,
     },
     /// An id occurs twice in one request. A prefix id identifies a whole prefix, so it cannot repeat.
@@ -249,7 +249,7 @@ pub enum TraceError {
         /// The error.
         error: Box<TraceError>,
     },
-    /// An error in a file of a folder.
+    /// An error in one file of a folder that is read as a trace.
     #[error("{}: {error}", path.display())]
     InFile {
         /// The path of the file.
@@ -291,9 +291,9 @@ pub enum TraceError {
     /// The number of labels is neither 0 nor the number of requests.
     #[error("{labels} labels for {requests} requests; allowed: one per request, or none")]
     LabelCount {
-        /// The number of labels.
+        /// The number of labels that the caller passed.
         labels: usize,
-        /// The number of requests.
+        /// The number of requests of the trace.
         requests: usize,
     },
     /// The folder has no file that could be part of a trace.
@@ -390,10 +390,10 @@ pub enum ExpandError {
         /// The id.
         id: u64,
     },
-    /// The buffer could not grow.
+    /// There is not enough memory for the tokens of a request.
     #[error("no memory for {tokens} more tokens")]
     OutOfMemory {
-        /// The number of additional tokens.
+        /// The number of tokens for which there was no memory.
         tokens: usize,
     },
 }
@@ -402,7 +402,7 @@ pub enum ExpandError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GeneratorError {
-    /// A parameter is out of range.
+    /// A parameter of the generator is out of range.
     #[error("{name} is {value}; allowed: {allowed}")]
     Parameter {
         /// The name of the parameter, as in the configuration.

@@ -90,7 +90,7 @@ struct Catalogue {
 struct Session {
     /// The shared prompt of the session, as an index into the catalogue of the session's kind.
     shared: usize,
-    /// The number of tokens of the text so far, including the last answer.
+    /// The number of tokens of the session's text so far, including the last answer.
     tokens: u32,
     /// The ids of the session's full blocks, as far as a request has already used them.
     ids: Vec<u64>,

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use kvpool::Finish;
 
-/// The labels of one request.
+/// The labels of one request of a trace: its session, kind, think time and finish reason.
 ///
 /// ```
 /// use kvpool_replay::labels::Label;
@@ -131,7 +131,7 @@ impl Labels {
         self.entries.len()
     }
 
-    /// Whether there are no labels.
+    /// Whether the trace has no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

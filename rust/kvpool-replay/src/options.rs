@@ -17,9 +17,9 @@ use crate::{error::TraceError, format::TraceFormat};
 pub struct ReadOptions {
     /// The format. Default `None`: detected from the first record.
     pub format: Option<TraceFormat>,
-    /// The number of tokens per id, 1 or more. Default `None`: the size in the trace, or else the
-    /// default of its format, for example Mooncake's 512. If the trace contains another size, its
-    /// blocks are converted to this size.
+    /// The number of tokens per block id, 1 or more. Default `None`: the size in the trace, or else the
+    /// default of its format, for example Mooncake's 512. If the trace contains another size, its blocks are
+    /// converted to this size.
     pub block_tokens: Option<usize>,
     /// The maximum number of requests to read, 1 or more. If the format is in order of arrival, the
     /// rest of the input is not read. Default: no limit.

@@ -104,7 +104,7 @@ impl<R: BufRead> TraceReader<R> {
         self.out.notes
     }
 
-    /// The number of tokens per id; 0 before the first request.
+    /// The number of tokens per block id; 0 before the first request.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.out.block_tokens

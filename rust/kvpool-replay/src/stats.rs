@@ -36,9 +36,9 @@ use crate::{id_hash::IdHasherBuilder, trace::Trace};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TraceStats {
-    /// The number of requests.
+    /// The number of requests of the trace.
     pub requests: u64,
-    /// The number of tokens per id.
+    /// The number of tokens per block id.
     pub block_tokens: u64,
     /// The time from the first arrival to the last, in s.
     pub span_s: f64,
@@ -50,23 +50,23 @@ pub struct TraceStats {
     /// The maximum number of requests that arrive within one second. Seconds are counted from the first
     /// arrival.
     pub most_arrivals_in_1_s: u64,
-    /// The number of prompt tokens.
+    /// The number of prompt tokens of all requests.
     pub input_tokens: u64,
-    /// The number of output tokens.
+    /// The number of output tokens of all requests.
     pub output_tokens: u64,
     /// Prompt tokens per request.
     pub input_length: Percentiles,
     /// Output tokens per request.
     pub output_length: Percentiles,
-    /// The number of ids in all requests.
+    /// The number of block ids in all requests, including repeated ones.
     pub block_references: u64,
-    /// The number of ids that identify a partial last block.
+    /// The number of block ids that identify a partial last block.
     pub partial_blocks: u64,
-    /// The number of distinct ids.
+    /// The number of distinct block ids.
     pub unique_blocks: u64,
-    /// Block references per distinct id; `None` if there are no ids.
+    /// Block references per distinct block id; `None` if the trace has no ids.
     pub reuse_ratio: Option<f64>,
-    /// The number of ids that occur once.
+    /// The number of block ids that occur only once in the trace.
     pub blocks_used_once: u64,
     /// The share of the block references that an infinite cache hits.
     pub ideal_block_hit_rate: f64,

@@ -185,7 +185,7 @@ impl Trace {
         self.requests
     }
 
-    /// The number of tokens per id.
+    /// The number of tokens per block id.
     #[must_use]
     pub fn block_tokens(&self) -> usize {
         self.block_tokens
@@ -235,7 +235,7 @@ impl Trace {
 /// The totals of a [`Trace`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TraceSummary {
-    /// The number of requests.
+    /// The number of requests of the trace.
     pub requests: usize,
     /// The time from the first arrival to the last, in ms.
     pub span_ms: f64,
@@ -245,12 +245,12 @@ pub struct TraceSummary {
     pub output_tokens: u64,
     /// The number of tokens of the longest prompt.
     pub longest_input: u32,
-    /// The number of ids of all requests, including repeated ones. It is the number of blocks to
+    /// The number of block ids of all requests, including repeated ones. It is the number of blocks to
     /// compute without a cache.
     pub block_references: u64,
-    /// The number of ids that identify a partial last block; 0 if the trace omits partial blocks.
+    /// The number of block ids that identify a partial last block; 0 if the trace omits partial blocks.
     pub partial_blocks: u64,
-    /// The number of distinct ids. It is the number of blocks to compute with a cache that never
+    /// The number of distinct block ids. It is the number of blocks to compute with a cache that never
     /// evicts.
     pub unique_blocks: u64,
 }

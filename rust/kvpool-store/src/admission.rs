@@ -14,12 +14,12 @@ use kvpool_policies::parts::Ghosts;
 
 use crate::object::ObjectKey;
 
-/// Which offer of an object the store writes.
+/// The rule by which a store decides whether it writes an object that a caller offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Admit {
-    /// The second offer, if the store still remembers the first one. This spares SSDs, because writes
-    /// wear them out.
+    /// Writes an object at its second offer, if the store still remembers the first one. This spares SSDs,
+    /// because writes wear them out.
     #[default]
     SecondTouch,
     /// The first offer.

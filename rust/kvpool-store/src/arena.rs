@@ -29,7 +29,7 @@ use memmap2::{Advice, MmapMut, MmapRaw};
 use crate::error::StoreError;
 use crate::object::{PAGE, pages};
 
-/// State of a slot that has a writer. In any other state, the value is the number of readers.
+/// Value of a slot's state while the slot has a writer. Any other value is the number of readers.
 const WRITER: u32 = u32::MAX;
 /// Number of bytes in a huge page.
 const HUGE: usize = 2 << 20;
@@ -49,7 +49,7 @@ const HUGE: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Arena {
     memory: Memory,
-    /// Size of a slot in bytes. The next field is the distance in bytes from one slot to the next.
+    /// Size of a slot in bytes. The field `stride` is the distance in bytes from one slot to the next.
     slot_bytes: usize,
     stride: usize,
     states: Box<[AtomicU32]>,
@@ -58,7 +58,7 @@ pub struct Arena {
 #[derive(Debug)]
 struct Memory {
     begin: NonNull<u8>,
-    /// Keeps the memory alive and at its address.
+    /// The owner of the memory. As long as this field exists, the memory stays allocated at its address.
     _owner: Box<dyn Any + Send + Sync>,
 }
 
@@ -151,7 +151,7 @@ impl Arena {
         self.states.len() as u32 // the value was a u32
     }
 
-    /// Number of bytes in a slot.
+    /// Number of payload bytes that fit into a slot.
     #[must_use]
     pub const fn slot_bytes(&self) -> u32 {
         self.slot_bytes as u32 // the value was a u32
@@ -215,8 +215,8 @@ pub struct Reading {
 
 impl Reading {
     fn first(&self, len: usize) -> &[u8] {
-        // SAFETY: the slice is inside the memory, because no `len` here is above the stride. The memory
-        // is initialised and lives as long as the arena. This guard counts as a reader, so
+        // SAFETY: the slice is inside the memory, because no caller passes a `len` above the distance between
+        // slots. The memory is initialised and lives as long as the arena. This guard counts as a reader, so
         // `Arena::write` returns no slice of the slot until the guard is dropped.
         unsafe { std::slice::from_raw_parts(self.arena.begin(self.slot), len) }
     }
@@ -265,7 +265,7 @@ impl Writing {
 }
 
 impl Writing {
-    /// Like `pages`, but returns a shared slice.
+    /// Like the method `pages`, but returns a shared slice.
     pub(crate) fn shared_pages(&self, len: u32) -> Option<&[u8]> {
         let bytes = self.arena.span(len)?;
         // SAFETY: as in `Reading::first`; this guard is the only one of the slot, and the slice borrows

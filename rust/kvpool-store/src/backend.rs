@@ -27,7 +27,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Name of the back end, as users write it.
     fn name(&self) -> &'static str;
 
-    /// Largest number of objects. It never changes.
+    /// Largest number of objects that the back end can hold. It never changes.
     fn places(&self) -> u32;
 
     /// Largest number of bytes that one object takes, including all overhead.
@@ -136,7 +136,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
 ///
 /// Dropping a lane waits for the transfers in flight, and releases their memory only then.
 pub trait Lane: fmt::Debug {
-    /// Largest number of transfers in flight.
+    /// Largest number of transfers that the lane has in flight at the same time.
     fn room(&self) -> usize;
 
     /// Starts a transfer. If it cannot be started, [`Self::next`] returns it with an error.

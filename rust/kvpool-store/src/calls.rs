@@ -72,7 +72,7 @@ pub struct Put {
     pub tokens: TokenRange,
     /// Number of bytes in the payload.
     pub len: u32,
-    /// Number of the slot that contains the payload.
+    /// Number of the arena's slot that contains the payload.
     pub slot: u32,
     /// Which offer of this object is written. `None` means the setting of the store.
     pub admit: Option<Admit>,
@@ -83,9 +83,9 @@ pub struct Put {
 pub struct Get {
     /// Key of the object.
     pub key: ObjectKey,
-    /// Number of bytes in the payload. A stored object of another length is a miss.
+    /// Expected number of bytes in the payload. If the stored object has another length, the load is a miss.
     pub len: u32,
-    /// The slot into which the object is loaded.
+    /// Number of the arena's slot into which the object is loaded.
     pub slot: u32,
 }
 
@@ -132,6 +132,6 @@ impl JobId {
 pub struct Completion {
     /// The job.
     pub job: JobId,
-    /// Result for each object, in the order of the call.
+    /// Result for each object, in the order in which the call listed them.
     pub objects: Vec<Result<(), Why>>,
 }

@@ -48,7 +48,7 @@ struct Entry {
     key: Option<ObjectKey>,
     len: u32,
     depth: u32,
-    /// Number of transfers that use the place.
+    /// Number of transfers that read or write this place of the back end now.
     pins: u32,
     /// Number of the first task that the store sent after the write of the object had ended.
     held_from: u64,

@@ -55,8 +55,8 @@ impl Ends {
     /// Reports a finished task. Returns false if the store no longer exists.
     pub(crate) fn report(&self, done: Done) -> bool {
         let sent = self.sender.send(done).is_ok();
-        // This write fails only if the 64-bit counter of the event file is full. The file is readable
-        // in that case, too.
+        // The write to the event file fails only if its 64-bit counter is full. The file is readable in that
+        // case, too.
         let _ = rustix::io::write(&*self.event, &1_u64.to_ne_bytes());
         sent
     }

@@ -18,7 +18,7 @@ pub enum Why {
     Pending,
     /// The bytes belonged to another object, or were damaged. The store removes them.
     Damaged,
-    /// The back end failed.
+    /// The back end returned an error.
     Failed,
     /// The back end has no room, although the store has not reached its capacity.
     Full,
@@ -26,12 +26,13 @@ pub enum Why {
     TimedOut,
     /// The circuit breaker is open, because the back end has failed too often recently.
     Unavailable,
-    /// The queue is full, or a shared back end has not yet removed an older object of this name.
+    /// The store's queue of tasks is full, or a shared back end has not yet removed an older object of this
+    /// name.
     Busy,
     /// The object was not admitted, because this was its first offer or the offer had
     /// [`Admit::Never`](crate::Admit).
     NotAdmitted,
-    /// Transfers use all places, so no object can be evicted.
+    /// Running transfers use all places of the back end, so the store cannot evict an object to make room.
     NoRoom,
 }
 
@@ -88,7 +89,7 @@ impl BackendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A setting is out of range.
+    /// A setting of the store or back end is out of range.
     #[error("{field} is {value}: must be {expected}")]
     InvalidConfig {
         /// Name of the setting.
@@ -106,7 +107,7 @@ pub enum StoreError {
         /// Number of slots of the arena.
         slots: u32,
     },
-    /// A transfer or another guard uses the slot.
+    /// A running transfer or another guard uses the slot of the arena.
     #[error("slot {slot} is in use: a transfer or a guard has it")]
     SlotBusy {
         /// Number of the slot.
@@ -123,9 +124,9 @@ pub enum StoreError {
     /// The memory cannot be allocated.
     #[error("no memory for {bytes} bytes: {error}")]
     NoMemory {
-        /// Number of bytes requested.
+        /// Number of bytes that the arena requested.
         bytes: u64,
-        /// Message of the system.
+        /// Error message of the operating system.
         error: String,
     },
     /// Another process, or another store of this process, uses the folder.
@@ -153,9 +154,9 @@ pub enum StoreError {
         free: u64,
         /// Number of bytes of the disk that the store must leave free.
         floor: u64,
-        /// Bytes of the disk per object.
+        /// Number of bytes of the disk that one object takes.
         object_bytes: u64,
-        /// Number of bytes that the store can take.
+        /// Number of bytes of the disk that the store can take now.
         taken: u64,
     },
     /// The folder contains no store.

@@ -72,7 +72,7 @@ pub struct FolderBackend {
     written: AtomicU64,
 }
 
-/// Age at which a temporary file is removed, because its writer was probably killed.
+/// Age from which a store removes a temporary file, because the process that wrote it was probably killed.
 const ABANDONED: Duration = Duration::from_secs(60 * 60);
 const TEMPORARY: &str = ".tmp";
 

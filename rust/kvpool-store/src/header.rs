@@ -97,8 +97,8 @@ pub enum HeaderError {
         /// Number of bytes.
         len: usize,
     },
-    /// There is no object. The place was never written, was cleared, or contains something other than a
-    /// header.
+    /// The bytes contain no object. The place was never written, was cleared, or contains something other
+    /// than a header.
     #[error("no object begins here")]
     Absent,
     /// The checksum does not match the bytes.

@@ -77,7 +77,7 @@ pub struct Namespace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
-    /// Number of the group.
+    /// Number of the KV-cache group.
     pub group: u32,
     /// Names of the dimensions, outermost first.
     pub order: String,
@@ -135,7 +135,7 @@ impl FromStr for NamespaceDigest {
         for (byte, pair) in bytes.iter_mut().zip(digits.0) {
             let hex = |digit: u8| char::from(digit).to_digit(16);
             let [high, low] = pair.map(hex);
-            // Both digits are below 16, so their combination fits into a byte.
+            // Both hexadecimal digits are below 16, so their combination fits into a byte.
             *byte = high.zip(low).map(|(high, low)| (high * 16 + low) as u8).ok_or_else(wrong)?;
         }
         Ok(Self(bytes))
@@ -146,7 +146,7 @@ impl FromStr for NamespaceDigest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the digest of a namespace, which has 64 hexadecimal digits")]
 pub struct ParseDigestError {
-    /// The first characters of the text.
+    /// The first characters of the refused text.
     pub text: String,
 }
 

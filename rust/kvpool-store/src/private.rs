@@ -23,13 +23,13 @@ const LONGEST_TEXT: u64 = 1 << 20;
 /// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Reading an existing file.
+    /// Opens an existing file for reading.
     Reading,
-    /// Reading and writing an existing file.
+    /// Opens an existing file for reading and writing.
     Writing,
-    /// Reading and writing a file, which is created if it does not exist.
+    /// Opens a file for reading and writing, and creates it if it does not exist.
     Keeping,
-    /// Writing a new file. An existing file is an error.
+    /// Creates a new file for writing. If the file exists, opening fails.
     Making,
 }
 

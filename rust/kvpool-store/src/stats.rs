@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Number of objects that can be found.
+    /// Number of objects that a load can find now.
     pub objects: u64,
     /// Upper bound of the bytes in use now: by objects that can be found, by objects that are being
     /// written, and by removed objects whose bytes were not cleared yet.
@@ -25,7 +25,7 @@ pub struct Stats {
     pub loads: u64,
     /// Bytes of the payloads of the loaded objects.
     pub loaded_bytes: u64,
-    /// Number of loads that missed, for any reason.
+    /// Number of requested objects that were not loaded, for any reason.
     pub misses: u64,
     /// Number of written objects.
     pub writes: u64,
@@ -33,7 +33,7 @@ pub struct Stats {
     pub written_bytes: u64,
     /// Number of offers of objects that the store already had, or that were in flight.
     pub known: u64,
-    /// Number of offers that were not admitted.
+    /// Number of offers that the store did not write, because the rule of admission refused them.
     pub not_admitted: u64,
     /// Number of objects that were evicted to make room for other objects.
     pub evicted: u64,
@@ -49,14 +49,14 @@ pub struct Stats {
     pub failed: u64,
     /// Number of transfers whose deadline passed.
     pub timed_out: u64,
-    /// Number of transfers that were refused because the queue was full.
+    /// Number of transfers that the store refused because its queue was full.
     pub busy: u64,
-    /// Number of transfers that were refused because the circuit breaker was open.
+    /// Number of transfers that the store refused because the circuit breaker was open.
     pub unavailable: u64,
     /// Number of loads that were not sent to the back end, because the store knew that the object did
     /// not exist.
     pub known_absent: u64,
-    /// Number of times that the breaker opened.
+    /// Number of times that the circuit breaker opened after failures of the back end.
     pub opened: u64,
     /// Message of the last failure or damage.
     pub last_error: Option<String>,

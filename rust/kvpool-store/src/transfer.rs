@@ -64,7 +64,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Creates the memory. If `staging` is `None`, payloads cannot be copied through staging memory.
+    /// Creates the memory. If `staging` is `None`, a transfer that needs staging memory fails.
     pub(crate) const fn new(staging: Option<Arc<Staging>>) -> Self {
         Self { staging, pages: Vec::new() }
     }

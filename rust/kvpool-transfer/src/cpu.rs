@@ -46,8 +46,8 @@ pub(crate) fn copy(
         unsafe { copy_spans(spans.into_iter()) };
         return total;
     }
-    // All threads copy the same number of bytes. A span that crosses the border between two threads is
-    // split there.
+    // All threads copy the same number of bytes. A span (one piece to copy) that crosses the border between
+    // the shares of two threads is split there.
     let share = total.div_ceil(workers as u64).next_multiple_of(4096);
     let mut shares: Vec<Vec<Span>> = vec![Vec::new()];
     let mut room = share;

@@ -51,7 +51,7 @@ pub enum Unavailable {
     MissingSymbol {
         /// File name of the library.
         library: String,
-        /// Name of the function.
+        /// Name of the driver's missing function.
         symbol: &'static str,
     },
     /// The driver is too old.
@@ -70,14 +70,14 @@ pub enum Unavailable {
     /// The driver has no device of this number.
     #[error("there is no cuda:{ordinal}: the driver sees {devices} devices")]
     NoDevice {
-        /// Number of the device.
+        /// Requested number of the device.
         ordinal: u32,
         /// Number of devices.
         devices: u32,
     },
 }
 
-/// One end of a copy.
+/// One end of a copy: its source or its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The store that is read.
@@ -95,7 +95,7 @@ impl fmt::Display for End {
     }
 }
 
-/// The reason why a copy is refused or has failed.
+/// The reason why the engine refuses a copy, or why a copy has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -126,7 +126,7 @@ pub enum TransferError {
     /// A mapping on a device contained block ids out of range. The kernel skipped those pairs.
     #[error("a device mapping held block ids out of range since the last poll: those pairs were not copied")]
     DeviceIndex,
-    /// Two pairs write the same block.
+    /// Two pairs of a mapping write the same block.
     #[error("pair {position} of the mapping writes block {block} again: each destination is named once")]
     DuplicateDestination {
         /// Index of the second of the two pairs.
@@ -134,7 +134,7 @@ pub enum TransferError {
         /// Id of the block.
         block: u32,
     },
-    /// One pair reads a block that another pair writes.
+    /// One pair of a mapping reads a block that another pair writes.
     #[error(
         "pair {position} of the mapping reads block {block}, whose memory the same call writes: split it \
          into rounds (TransferPlan.rounds)"
@@ -154,9 +154,9 @@ pub enum TransferError {
     /// A value is out of range.
     #[error("{name} is {value}: {expected}")]
     Argument {
-        /// Name of the argument.
+        /// Name of the refused argument.
         name: &'static str,
-        /// Value of the argument.
+        /// Refused value of the argument.
         value: String,
         /// The allowed values.
         expected: String,
@@ -223,7 +223,7 @@ pub enum TransferError {
         /// The reason.
         reason: String,
     },
-    /// A file of calibrations cannot be used.
+    /// A file with calibrations cannot be read or written, or has none for this card.
     #[error("calibrations in {path}: {reason}")]
     Calibration {
         /// Path of the file.
@@ -245,7 +245,7 @@ pub enum TransferError {
     /// The driver refused a call, or work that it had accepted failed later.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The device's context was lost earlier.
+    /// An earlier error has made the device's context unusable.
     #[error("{device} takes no more work since an earlier failure: {cause}")]
     Poisoned {
         /// The device.

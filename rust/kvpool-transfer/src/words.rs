@@ -20,7 +20,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// The method of a copy.
+/// The method by which the engine copies blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// The planner chooses the method.
@@ -62,7 +62,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// A copy of one block.
+/// The source block and the destination block of one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// Block of the source store.
@@ -76,7 +76,7 @@ pub struct Pair {
 pub struct DeviceMapping {
     /// Device of the mapping.
     pub device: Device,
-    /// The address of the first row.
+    /// The address of the mapping's first row.
     pub address: u64,
     /// Number of rows.
     pub rows: u64,

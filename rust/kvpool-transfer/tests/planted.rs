@@ -29,7 +29,8 @@ fn read_after_free() {
     store.read_block(0).expect("a block");
 }
 
-/// Two stores use the same memory. A guard belongs to one store, so their writes run at the same time.
+/// Two stores use the same memory. A guard excludes only accesses through the same store, so the writes
+/// through the two stores run at the same time.
 #[test]
 fn data_race() {
     let mut memory = vec![0_u8; 64];

@@ -81,8 +81,8 @@ pub(crate) fn diagnose(
             mixed(text, line, assumed).unwrap_or(problem)
         }
         Some(problem) => problem,
-        // All fields are valid, so a field occurs twice. Decoding a struct refuses this, while parsing
-        // a JSON value keeps the last of them.
+        // All fields are valid. So decoding failed because a field occurs twice. Decoding a struct refuses
+        // this, while parsing a JSON value keeps the last of them.
         None => decoding.map_or_else(
             || TraceError::NotJson { line, column: 0, reason: "not a record".to_owned() },
             |error| not_json(line, error),

@@ -77,7 +77,8 @@ const POSITIONS: [(&str, usize); 5] =
 /// A block's hash, as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Hash {
-    /// A number. A signed number has the same 64 bits as its unsigned form.
+    /// A hash that was recorded as a number. A signed number is converted to the unsigned number with the
+    /// same 64 bits.
     Number(u64),
     Text(Box<str>),
 }

@@ -48,7 +48,7 @@ pub(crate) use crate::format::Assumed;
 pub use crate::format::TraceFormat;
 
 impl TraceFormat {
-    /// The number of tokens per id of this format, if neither the trace nor the caller specifies it.
+    /// The number of tokens per block id in this format, if neither the trace nor the caller specifies it.
     /// `None` if one of them must specify it.
     #[must_use]
     pub const fn default_block_tokens(self) -> Option<usize> {

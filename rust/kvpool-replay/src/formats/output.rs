@@ -61,7 +61,7 @@ impl Ready {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     pub(crate) ready: VecDeque<Ready>,
-    /// The number of tokens per block. It is set before the first request.
+    /// The number of tokens per block. The decoder sets it before it returns the first request.
     pub(crate) block_tokens: usize,
     pub(crate) notes: ReadNotes,
 }

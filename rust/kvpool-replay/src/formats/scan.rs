@@ -15,7 +15,7 @@ pub(crate) struct Scanner {
     depth: usize,
     /// `Some` while the scanner is inside a string. The value is true after a backslash.
     string: Option<bool>,
-    /// The last string at the outermost level, as far as it was scanned.
+    /// The last string at the outermost level of the value, as far as it was scanned.
     text: Vec<u8>,
     keys: Vec<Vec<u8>>,
     kind: Vec<u8>,

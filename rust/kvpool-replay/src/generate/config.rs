@@ -59,7 +59,7 @@ pub struct GeneratorConfig {
     pub seed: u64,
     /// The number of requests, 1 to 100,000,000. Default 10,000.
     pub requests: usize,
-    /// The number of tokens per id, 1 or more. It affects only the ids, not times and lengths. Default
+    /// The number of tokens per block id, 1 or more. It affects only the ids, not times and lengths. Default
     /// 512.
     pub block_tokens: usize,
     /// Requests per second over all kinds, above 0; arrivals are a Poisson process. Default 4.

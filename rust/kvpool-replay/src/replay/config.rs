@@ -27,7 +27,7 @@ pub struct TierConfig {
 /// Whether a replay models time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Each request is looked up, stored and released at once, without time.
+    /// Lookup mode: the replay looks up, stores and releases each request at once, without time.
     #[default]
     Lookup,
     /// A server with continuous batching, in virtual time.
@@ -77,7 +77,7 @@ impl FromStr for Mode {
 /// ```
 #[derive(Clone, PartialEq)]
 pub struct ReplayConfig {
-    /// How requests are run.
+    /// Whether requests run without time (lookup) or on a simulated server (engine).
     pub mode: Mode,
     /// The block size of the pool, in tokens.
     pub block_size: usize,
@@ -89,7 +89,7 @@ pub struct ReplayConfig {
     pub capacity_blocks: usize,
     /// The algorithm of the block hashes.
     pub algorithm: HashAlgorithm,
-    /// How hits are verified.
+    /// How the pool verifies that a hit has the same content as the prompt.
     pub verify: Verify,
     /// The seed of the hash algorithm, for algorithms that use one.
     pub seed: Option<String>,

@@ -28,7 +28,7 @@ pub(super) enum Form {
     /// The tokens of every block with an id. A partial last block is filled up with the tokens that its
     /// id gives, so that it becomes a full block.
     Filled,
-    /// All tokens of the prompt.
+    /// All tokens of the prompt, also those in blocks without an id.
     Whole,
     /// The tokens of the full blocks with an id. If the prompt has more tokens, one token is added that
     /// no other request has. A trace does not show which part of a partial block the next turn has in

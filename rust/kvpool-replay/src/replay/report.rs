@@ -10,7 +10,7 @@ use super::{Mode, ReplayConfig};
 /// The hits of a set of requests. Each request is counted once, at its first admission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HitCounts {
-    /// The number of requests.
+    /// The number of counted requests.
     pub requests: u64,
     /// The number of blocks of all prompts, including partial last blocks.
     pub blocks: u64,
@@ -50,9 +50,9 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
 pub struct EngineReport {
     /// Virtual seconds from the first arrival to the last finish.
     pub virtual_seconds: f64,
-    /// The number of steps of the virtual engine.
+    /// The number of steps that the simulated server ran.
     pub steps: u64,
-    /// The number of output tokens appended.
+    /// The number of output tokens that the server appended to requests.
     pub decode_appends: u64,
     /// The number of rejected requests. The prompt of such a request, or its text after some output
     /// tokens, is larger than the pool.
@@ -65,7 +65,7 @@ pub struct EngineReport {
     pub resumed_tokens: u64,
     /// The number of `resumed_tokens` that were still cached.
     pub resumed_token_hits: u64,
-    /// The maximum number of requests that ran at once.
+    /// The maximum number of requests that ran at the same time.
     pub peak_running: usize,
     /// The maximum number of requests that waited during a step, either for blocks, or because of the
     /// limit of running requests, or after a preemption.
@@ -110,7 +110,7 @@ pub struct GroupReport {
 /// tiers above served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierReport {
-    /// The number of blocks of the tier.
+    /// The capacity of the tier, in blocks.
     pub blocks: usize,
     /// The number of prompt blocks that the tier served.
     pub block_hits: u64,
@@ -130,17 +130,17 @@ pub struct Report {
     pub mode: &'static str,
     /// The block size, in tokens.
     pub block_size: usize,
-    /// The number of tokens per id of the trace.
+    /// The number of tokens per block id of the trace.
     pub trace_block_tokens: usize,
-    /// The number of usable blocks.
+    /// The number of usable blocks of the pool, without the null block.
     pub capacity_blocks: usize,
     /// The hash algorithm.
     pub algorithm: &'static str,
-    /// How hits were verified.
+    /// How the pool verified its hits.
     pub verify: &'static str,
     /// The eviction policy.
     pub eviction: &'static str,
-    /// Counts over all requests.
+    /// The hits of all requests of the trace.
     pub hits: HitCounts,
     /// The share of the prompt blocks that hit.
     pub block_hit_rate: f64,
@@ -148,15 +148,15 @@ pub struct Report {
     pub full_block_hit_rate: f64,
     /// The share of the prompt tokens that hit.
     pub token_hit_rate: f64,
-    /// Counts over the last half of the requests, in which the cache is warm.
+    /// The hits of the last half of the requests, in which the cache is warm.
     pub last_half: HitCounts,
     /// The share of the prompt tokens that hit, over the last half of the requests.
     pub last_half_token_hit_rate: f64,
-    /// The number of blocks allocated.
+    /// The number of blocks that the pool allocated during the replay.
     pub allocated: u64,
-    /// The number of allocated blocks whose cached content was evicted for this.
+    /// The number of allocated blocks whose cached content the pool evicted for the allocation.
     pub evicted: u64,
-    /// The number of hits refused because of a hash collision.
+    /// The number of hits that the pool refused because of a hash collision.
     pub collisions: u64,
     /// The number of tokens computed at first admissions, by reason. Present only if explanations are
     /// enabled.

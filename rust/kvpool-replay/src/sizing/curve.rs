@@ -17,12 +17,12 @@ use super::references::References;
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// The hits at one capacity.
+/// One point of a hit curve: the hits of a cache of one capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurvePoint {
     /// The capacity of the cache, in blocks.
     pub capacity_blocks: u64,
-    /// The number of block references that hit.
+    /// The number of block references that hit in a cache of this capacity.
     pub block_hits: u64,
     /// The number of prompt tokens in the block references that hit.
     pub token_hits: u64,
@@ -70,7 +70,7 @@ impl HitCurve {
         self.references
     }
 
-    /// The number of tokens of all prompts.
+    /// The number of tokens of all prompts of the trace.
     #[must_use]
     pub fn prompt_tokens(&self) -> u64 {
         self.prompt_tokens
@@ -345,7 +345,7 @@ impl KvBytes {
         Ok(Self { per_token })
     }
 
-    /// The number of bytes per token.
+    /// The number of bytes that one token takes in the KV cache.
     #[must_use]
     pub fn bytes_per_token(self) -> u64 {
         self.per_token

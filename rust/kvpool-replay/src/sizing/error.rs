@@ -31,7 +31,7 @@ pub enum SizingError {
     TooMany {
         /// The kind of item: `requests` or `block references`.
         what: &'static str,
-        /// The number of items.
+        /// The number of items of this kind in the trace.
         value: usize,
         /// The maximum.
         limit: usize,

@@ -75,7 +75,7 @@ impl PolicyRun {
         &self.outcome
     }
 
-    /// The number of blocks evicted.
+    /// The number of blocks that the policy evicted during the run.
     #[must_use]
     pub const fn evictions(&self) -> u64 {
         self.evictions

@@ -27,12 +27,12 @@ use super::references::References;
 use super::stream::key_of;
 use super::turnover::Turnover;
 
-/// Stands for "no block" in `block_of`, and for "no content" in `content_of`.
+/// In the list `block_of`, this value means "no block"; in the list `content_of`, "no content".
 const NONE: u32 = 0;
 
-/// Returns the hits and evictions of `evictor`. It must be empty, and made for `capacity_blocks + 1`
-/// blocks, including the null block. If the trace has fewer blocks than that, an evictor for all blocks
-/// of the trace is enough.
+/// Returns the hits and evictions of `evictor`. The evictor must be empty, and made for `capacity_blocks + 1`
+/// blocks, including the null block. If the trace has fewer blocks than that, an evictor for all blocks of
+/// the trace is enough.
 ///
 /// ```
 /// use kvpool_replay::{generate::{GeneratorConfig, generate}, sizing::{Blocks, References, lru, pool_form}};
@@ -178,8 +178,9 @@ impl Cache {
             return Some(BlockId::new(self.used as u32));
         }
         if evictor.is_empty() {
-            // All blocks are in use. Do not ask the evictor for a victim, because it could set blocks
-            // in use aside. A pool does not ask either.
+            // The current request uses all blocks of the cache. Do not ask the evictor for a victim, because
+            // the question could change its state (it may set blocks in use aside). A pool does not ask
+            // either.
             return None;
         }
         let victim = evictor.evict()?;

@@ -163,7 +163,7 @@ impl References {
         Ok(references)
     }
 
-    /// The number of requests.
+    /// The number of requests of the trace.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.ends.len()
@@ -184,7 +184,7 @@ impl References {
         self.request(index).len() as u32
     }
 
-    /// The number of block references.
+    /// The number of block references of the trace.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks.len()
@@ -197,7 +197,7 @@ impl References {
         self.blocks.is_empty()
     }
 
-    /// The number of distinct blocks.
+    /// The number of distinct blocks of the trace.
     #[must_use]
     pub fn unique_blocks(&self) -> usize {
         self.unique_blocks as usize

@@ -105,7 +105,7 @@ impl Runs {
         }
     }
 
-    /// The number of runs.
+    /// The number of runs of the trace.
     #[must_use]
     pub fn len(&self) -> usize {
         self.runs.len()

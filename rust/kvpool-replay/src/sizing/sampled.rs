@@ -52,7 +52,7 @@ use super::references::Blocks;
 use super::stack::ReuseDistances;
 use crate::trace::{DEFAULT_BLOCK_TOKENS, TraceRequest};
 
-/// The settings of a sample.
+/// The settings of a sample of the blocks of a trace.
 ///
 /// ```
 /// use kvpool_replay::sizing::{SampleConfig, SampledLru};
@@ -70,7 +70,7 @@ pub struct SampleConfig {
     pub max_blocks: Option<usize>,
     /// A seed that determines which blocks are sampled. All seeds are equally good. Default 0.
     pub seed: u64,
-    /// The number of tokens per id of the trace, 1 or more. Default 512.
+    /// The number of tokens per block id of the trace, 1 or more. Default 512.
     pub block_tokens: usize,
     /// Which blocks of a prompt are references.
     pub blocks: Blocks,
@@ -116,8 +116,8 @@ const FINE_BITS: u32 = 9;
 pub struct SampledLru {
     config: SampleConfig,
     stack: SampledStack,
-    /// Histogram of the references over stack distances. Each sampled reference counts as 1/R
-    /// references. `tokens` is the same for their tokens.
+    /// Histogram of the references over stack distances. Each sampled reference counts as 1/R references. The
+    /// field `tokens` is such a histogram for their tokens.
     blocks: DistanceHistogram,
     tokens: DistanceHistogram,
     references: u64,

@@ -177,7 +177,8 @@ fn tenants_are_counted_apart() {
     let both = [chains(&traces[0], "a"), chains(&traces[1], "b")];
     let config = AdvisorConfig { window: NEVER, policies: vec![], ..AdvisorConfig::default() };
     let mut pool = pool(4_000, kvpool_policies::LRU, Some(config));
-    // The requests alternate: three of the first tenant, one of the second.
+    // The test sends the requests of the two tenants in turn: three of the first tenant, then one of the
+    // second.
     for (index, small) in both[1].iter().enumerate() {
         both[0][3 * index..3 * index + 3].iter().for_each(|chain| serve(&mut pool, chain, TenantId(7)));
         serve(&mut pool, small, TenantId(5));

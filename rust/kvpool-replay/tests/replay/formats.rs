@@ -334,7 +334,7 @@ fn rows_contain_their_block_size() {
     assert_eq!((notes.untimed, notes.unchained, notes.regrouped), (2, 3, 0));
     let one = r#"{"block_tokens": 16, "hash_ids": [1, 2], "input_length": 30}"#;
     assert_eq!(read(one).unwrap().trace.block_tokens(), 16);
-    // Without `block_size` and `block_tokens` in the rows, the caller passes the block size.
+    // If the rows have neither `block_size` nor `block_tokens`, the caller has to pass the block size.
     let unsaid = ROWS.replace("\"block_size\": 64, ", "").replace("[64, 64, 10]", "null");
     let options = ReadOptions {
         format: Some(TraceFormat::BlockRows),
@@ -462,7 +462,7 @@ fn a_chain_does_not_go_on_after_a_removal_a_clear_or_on_another_rank() {
     let other_rank = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[3]", "2"))])
         .replace("\"ts\": 0.2", "\"data_parallel_rank\": 1, \"ts\": 0.2");
     assert_eq!(lengths(&other_rank, f64::INFINITY), [8, 12]);
-    // If a block is stored a second time, a second request has computed it.
+    // If the events store a block a second time, the reader concludes that a second request has computed it.
     let again = batches(&[(0.0, &stored("[1, 2]", "null")), (0.2, &stored("[2]", "1"))]);
     assert_eq!(lengths(&again, f64::INFINITY), [8, 8]);
 }
@@ -491,7 +491,7 @@ fn events_of_any_spelling_and_beginning() {
     let conflict = batches(&[(0.0, &stored("[1, 2]", "null")), (0.1, &stored("[2]", "null"))]);
     let error = read_with(&conflict, ReadOptions::default()).unwrap_err();
     assert!(matches!(error.root(), TraceError::HashConflict { line: 2, hash } if hash == "2"), "{error}");
-    // A block cannot be its own ancestor.
+    // Events in which a block is its own ancestor are an error.
     for hashes in ["[1, 1]", "[1, 2, 1]"] {
         let error =
             read_with(&batches(&[(0.0, &stored(hashes, "null"))]), ReadOptions::default()).unwrap_err();
@@ -538,7 +538,7 @@ fn formats_do_not_mix() {
         error_of(&format!("{ROWS}{EVENTS}")),
         "line 4: a record of kv-events in a trace that begins as block-rows; a trace has one format"
     );
-    // If the caller names the format, the lines are read in that format.
+    // If the caller names the format, the reader uses that format and does not detect it.
     let named =
         ReadOptions { format: Some(TraceFormat::Mooncake), block_tokens: Some(16), ..ReadOptions::default() };
     let first = BAILIAN.lines().next().unwrap();
@@ -709,7 +709,7 @@ fn limits_hold_in_every_format() {
 
 #[test]
 fn huge_claims_are_refused_before_memory_is() {
-    // These two short documents would become eight billion blocks of one token.
+    // Converted to blocks of one token, these two short documents would become eight billion blocks.
     let huge =
         r#"{"block_size": 4294967295, "requests": [{"t": 0, "in": 4294967294, "out": 1, "hash_ids": []}]}"#;
     let options = ReadOptions { block_tokens: Some(1), ..ReadOptions::default() };

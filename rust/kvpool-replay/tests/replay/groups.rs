@@ -13,7 +13,7 @@ use kvpool_replay::generate::{GeneratorConfig, generate};
 use kvpool_replay::replay::{Mode, Replay, ReplayConfig, ReplayError, Report};
 use kvpool_replay::trace::{Trace, TraceRequest};
 
-/// Number of tokens per id of the trace.
+/// Number of tokens per block id of the trace.
 const NAMED: usize = 512;
 
 fn trace(requests: &[(&[u64], u32)]) -> Trace {

@@ -49,7 +49,7 @@ fn records() -> [(TraceFormat, Value); 6] {
     ]
 }
 
-/// Returns copies of the record, in each of which one value is replaced.
+/// Returns copies of the record. In each copy, another value is replaced by an invalid one.
 fn replaced(record: &Value, by: &Value) -> Vec<Value> {
     let mut found = vec![by.clone()];
     match record {

@@ -142,7 +142,7 @@ fn options_are_obeyed() {
     let short = ReadOptions { max_line_bytes: longest - 1, ..ReadOptions::default() };
     let error = Trace::from_reader(GOOD.as_bytes(), &short).unwrap_err();
     assert!(matches!(error, TraceError::LineTooLong { limit, .. } if limit == longest - 1), "{error}");
-    // A line that never ends is refused at the limit, before memory runs out.
+    // The reader refuses a line that never ends at its limit of bytes, before memory runs out.
     let endless = BufReader::new(io::repeat(b' '));
     let error = Trace::from_reader(endless, &short).unwrap_err();
     assert!(matches!(error, TraceError::LineTooLong { line: 1, .. }), "{error}");

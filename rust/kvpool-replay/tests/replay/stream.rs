@@ -12,7 +12,7 @@ use kvpool_replay::{
 };
 use proptest::prelude::*;
 
-/// A simulated cache that processes one block content after the other.
+/// A simulated cache of block contents, which is asked for one content after the other.
 trait Cache {
     fn contents(&self) -> BTreeSet<u32>;
     /// Uses a block content (a block number of the trace). Returns the content that was evicted for it,

@@ -189,7 +189,7 @@ fn a_link_moves_one_load_at_a_time() {
     let expected = alone(9.0) * 2.0 + alone(30.0) + 40.0 + alone(1.0) + 80.0 + alone(1.0);
     let found = report.engine.unwrap().mean_time_to_first_token_ms * 5.0;
     assert!((found - expected).abs() < 1e-6, "{found} ms, expected {expected}");
-    // Without the tier, all blocks are computed, which takes much longer.
+    // Without the tier, the server computes all blocks, which takes much longer than loading them.
     assert!(run(requests, config(31, &[])).engine.unwrap().mean_time_to_first_token_ms > found / 5.0);
 }
 

@@ -39,8 +39,8 @@ use crate::header::HEADER_BYTES;
 use crate::object::{PAGE, Place};
 use crate::private::{self, For};
 
-/// The first bytes of the place of an object. They may be no valid header. They are zeros if the place
-/// is free.
+/// The first bytes of a place in the slab. They are the header of the object there, zeros if the place is
+/// free, or damaged bytes.
 pub(super) type Bytes = [u8; HEADER_BYTES];
 
 /// Number of places that a store reads when it opens, to check this file before it uses it.
@@ -50,7 +50,7 @@ const MAGIC: [u8; 8] = *b"kvpoolhc";
 const VERSION: u32 = 1;
 /// Number of bytes of the file's own header that are covered by its checksum.
 const CHECKED: usize = 28;
-/// Number of bytes in an entry. Only the first `SEALED` bytes are used.
+/// Number of bytes in an entry. Only the first `SEALED` bytes (header and seal) are used.
 pub(super) const ENTRY: usize = 128;
 const SEALED: usize = HEADER_BYTES + 8;
 

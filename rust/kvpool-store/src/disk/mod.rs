@@ -51,9 +51,9 @@ use crate::private::{self, Access};
 /// How bytes are moved between memory and a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Io {
-    /// Each worker has several transfers in flight at once.
+    /// `io_uring`: each worker has several transfers in flight at once.
     Uring,
-    /// Each worker has one transfer in flight.
+    /// Blocking system calls: each worker has one transfer in flight.
     Threads {
         /// The reason why `io_uring` is not used.
         why: String,
@@ -93,7 +93,8 @@ pub struct DiskBackend {
     max_payload: u32,
     scanners: usize,
     io: Io,
-    /// Must be the last field, so that the lock is released after the file was closed.
+    /// The lock of the folder. It must be the last field, because fields are dropped in order: the file is
+    /// closed before the lock is released.
     _lock: Lock,
 }
 

@@ -170,7 +170,7 @@ impl Lane for Ring<'_> {
                 }
                 Ok(())
             }
-            // The kernel moved fewer bytes, for example because the file was truncated.
+            // The kernel moved fewer bytes than requested, for example because the file was truncated.
             Ok(_) => self.again(&mut transfer),
             Err(_) if matches!(-result, libc::EINTR | libc::EAGAIN) => self.again(&mut transfer),
             Err(_) => {

@@ -51,7 +51,7 @@ pub struct Scanned {
 }
 
 impl Inspector {
-    /// Connects to a server. `capacity_bytes` and `max_payload` are ignored.
+    /// Connects to a server. Ignores the settings `capacity_bytes` and `max_payload`.
     ///
     /// # Errors
     /// Like [`RedisBackend::open`].

@@ -65,7 +65,7 @@ pub struct RedisConfig {
     pub username: Option<String>,
     /// Password of the user.
     pub password: Option<String>,
-    /// Number of the database.
+    /// Number of the database on the server.
     pub database: u32,
     /// Version of the Redis protocol (RESP): 2 or 3.
     pub protocol: u32,
@@ -203,8 +203,8 @@ impl RedisBackend {
         Ok(server)
     }
 
-    /// Calls `work` with a connection to the server. If the server has closed an idle connection, calls
-    /// `work` once again with a new one.
+    /// Calls the function `work` with a connection to the server. If the server has closed an idle
+    /// connection, calls `work` once again with a new one.
     ///
     /// The whole call has a time limit. It grows with `bytes`, the number of bytes that the call moves
     /// in addition to statuses.

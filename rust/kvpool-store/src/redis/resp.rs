@@ -23,7 +23,7 @@ pub(super) enum Reply {
 /// The reason why a command failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The connection is broken and cannot be used any more.
+    /// The connection is broken, and the client has to open a new one.
     Broken(io::Error),
     /// The server refused the command. The connection is still usable.
     Refused(String),

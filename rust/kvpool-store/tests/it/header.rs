@@ -100,7 +100,8 @@ proptest! {
 fn another_format_is_named() {
     let mut bytes = header_of(b"abc").encode();
     bytes[8..12].copy_from_slice(&(FORMAT_VERSION + 1).to_le_bytes());
-    // This header has another format version and a correct checksum, so it is not damaged.
+    // This header has another format version but a correct checksum, so the error is the version, and not
+    // damage.
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..HEADER_BYTES - 8]);
     bytes[HEADER_BYTES - 8..].copy_from_slice(&checksum.to_le_bytes());
     assert_eq!(Header::decode(&bytes), Err(HeaderError::Version { found: FORMAT_VERSION + 1 }));

@@ -69,8 +69,8 @@ proptest! {
         let mut told = std::collections::BTreeSet::new();
         for operation in operations {
             match operation {
-                // Change the mode only for the next calls. While the test waits, the back end has to
-                // work, because the store clears the place of a failed write until this succeeds.
+                // Change the mode of the back end only for the next calls. While the test waits, the back end
+                // has to work, because the store clears the place of a failed write until this succeeds.
                 Operation::Mode(new) => mode = new,
                 Operation::Put(n) if mode == Mode::Works => {
                     prop_assert_eq!(put(&mut store, &arena, n, at(0)), Ok(()));

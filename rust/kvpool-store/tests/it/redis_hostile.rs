@@ -180,7 +180,7 @@ fn a_server_that_accepts_nothing_is_waited_for_no_longer_than_the_timeout() {
             let began = Instant::now();
             let error = RedisBackend::open(config).unwrap_err().to_string();
             assert!(began.elapsed() < AGES);
-            // Some clients were accepted. They have sent a command and received no reply.
+            // The server's system has accepted some clients. They have sent a command and received no reply.
             if waiting.len() > 4 {
                 return error;
             }

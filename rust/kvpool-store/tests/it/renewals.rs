@@ -14,7 +14,7 @@ use kvpool_store::folder::{FolderBackend, FolderConfig};
 use kvpool_store::redis::{Address, RedisBackend, RedisConfig};
 use kvpool_store::{Arena, Backend, Get, ObjectKey, PAGE, Put, Store, TokenRange};
 
-/// Number of objects that are stored before the renewal, and again after it.
+/// Number of objects that the process stores before the renewal of the namespace, and again after it.
 const OBJECTS: u32 = 8;
 const PLACES: u64 = 32;
 

@@ -322,8 +322,8 @@ proptest! {
                     Operation::Empty => {
                         shared.empty();
                         there.clear();
-                        // The first store that asks whether objects exist writes the lost record of the
-                        // generation again.
+                        // The server has lost the record of the generation. The first store that asks whether
+                        // objects exist writes it again.
                         let store = &mut stores[0].0;
                         store.probe(&[key(9)], at(0));
                         settle(store, at(0));

@@ -98,7 +98,7 @@ fn a_probe_finds_objects_of_other_stores() {
     let known = |store: &Store, n, seconds| store.contains(&key(n), at(seconds));
     assert_eq!([known(&other, 4, 9), known(&other, 5, 9)], [Presence::Here, Presence::Absent]);
     assert_eq!([known(&other, 4, 10), known(&other, 5, 10)], [Presence::Unknown; 2]);
-    // `other` does not write an object that another store wrote. It can remove this object.
+    // The store `other` does not write an object again that another store wrote. It can remove this object.
     assert_eq!(put(&mut other, &arena, 6, at(1)), Ok(()));
     assert_eq!((other.stats().known, other.stats().writes), (1, 0));
     assert_eq!(other.remove(&[key(6)], at(1)), 0);
@@ -210,7 +210,7 @@ fn nothing_is_written_that_is_still_to_be_removed() {
         assert!(fake.has(1));
         store.check_invariants().unwrap();
     }
-    // A failed write is removed when the back end works again.
+    // The bytes of a failed write are removed from the back end when it works again.
     fake.set(Mode::Fails);
     store.remove(&[key(1)], at(0));
     store.put(&[offer(3, 3)], at(0)).unwrap();
@@ -376,7 +376,8 @@ fn a_stalled_back_end_is_one_that_misses() {
     store.poll(at(12), &mut out);
     let late = Err(Why::TimedOut);
     assert_eq!(out[0].objects, [late, late, late, late, Err(Why::Busy)]);
-    // Two workers run two of the loads. The store has withdrawn the others.
+    // The store's two workers run two of the loads. At the deadline, the store has withdrawn the other loads,
+    // which no worker had begun.
     let stats = store.stats();
     assert_eq!(
         (stats.quarantined, stats.in_flight, stats.timed_out, stats.opened, stats.busy),

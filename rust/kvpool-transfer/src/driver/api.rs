@@ -147,7 +147,7 @@ pub(super) fn api() -> Result<&'static Api, Unavailable> {
         if api.version < OLDEST {
             return Err(Unavailable::TooOld { version: api.version });
         }
-        // SAFETY: flags must be 0.
+        // SAFETY: the function only requires that its flags are 0.
         let code = unsafe { (api.init)(0) };
         api.check(code, "cuInit").map_err(Unavailable::Init)?;
         api.batch = api.find_batch();
@@ -176,7 +176,7 @@ impl Api {
     fn find_batch(&self) -> Option<BatchFn> {
         let (mut found, mut status) = (std::ptr::null_mut(), 0);
         let name = c"cuMemcpyBatchAsync".as_ptr();
-        // SAFETY: `found` and `status` outlive the call.
+        // SAFETY: `found` and `status`, to which the driver writes, outlive the call.
         let code = unsafe { (self.proc_address)(name, &raw mut found, 12_080, 0, &raw mut status) };
         if code != 0 || found.is_null() {
             return None;

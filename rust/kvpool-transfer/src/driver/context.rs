@@ -58,7 +58,7 @@ pub(crate) struct Context {
     /// Whether page-locked host memory has a different address on the device.
     pub(crate) needs_device_pointers: bool,
     pub(super) kernels: [Handle; 4],
-    /// A stream for uploads. Each upload waits until it has finished.
+    /// A stream for uploads of small tables to the device. Each upload waits until it has finished.
     uploads: Handle,
     pub(super) status: OnceLock<PinnedMemory>,
     lost: Mutex<Option<CudaError>>,
@@ -122,7 +122,7 @@ impl Context {
         // The status word is in mapped host memory. The context owns this memory. Like the context, it
         // is never freed.
         let status = PinnedMemory::new(&context, 64)?;
-        // SAFETY: 64 bytes, just allocated.
+        // SAFETY: these 64 bytes were just allocated, and no other code has their address.
         unsafe { crate::memory::write(status.address(), &[0; 64]) };
         context.status.get_or_init(|| status);
         contexts.insert(ordinal, context.clone());
@@ -131,7 +131,7 @@ impl Context {
 
     fn open(api: &'static Api, ordinal: u32) -> Result<Arc<Self>, TransferError> {
         let mut count = 0;
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         api.check(unsafe { (api.device_count)(&raw mut count) }, "cuDeviceGetCount")?;
         let devices = u32::try_from(count).unwrap_or(0);
         if ordinal >= devices {
@@ -139,7 +139,8 @@ impl Context {
         }
         let (mut device, mut raw): (c_int, Handle) = (0, null_mut());
         let (mut name, mut pci) = ([0_u8; 256], [0_u8; 64]);
-        // SAFETY: the outputs outlive the calls and have the announced lengths.
+        // SAFETY: the variables to which the driver writes outlive the calls, and have the lengths that are
+        // passed.
         unsafe {
             api.check((api.device_get)(&raw mut device, ordinal as c_int), "cuDeviceGet")?;
             api.check((api.device_name)(name.as_mut_ptr().cast(), 256, device), "cuDeviceGetName")?;
@@ -148,9 +149,10 @@ impl Context {
         }
         let attribute = |id: c_int| {
             let mut value = 0;
-            // SAFETY: the output outlives the call.
+            // SAFETY: the variable to which the driver writes outlives the call.
             let code = unsafe { (api.device_attribute)(&raw mut value, id, device) };
-            // An older driver may not know the attribute. The device then does not have the property.
+            // An older driver may not know this attribute. Treat it as 0, as if the device did not have the
+            // property.
             if code == 0 { value } else { 0 }
         };
         let numa_node = u32::try_from(attribute(134)).ok().filter(|_| api.version >= 12_020);
@@ -193,7 +195,7 @@ impl Context {
         }
         let mut uploads = null_mut();
         const NON_BLOCKING: u32 = 1;
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         let code = unsafe { (api.stream_create)(&raw mut uploads, NON_BLOCKING, 0) };
         api.check(code, "cuStreamCreateWithPriority")?;
         drop(current);
@@ -204,7 +206,7 @@ impl Context {
     pub(crate) fn enter(&self) -> Result<Current<'_>, CudaError> {
         let api = self.api;
         let mut former = null_mut();
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         self.note(unsafe { (api.context_get)(&raw mut former) }, "cuCtxGetCurrent")?;
         if former != self.raw {
             // SAFETY: the primary context is retained and never released.
@@ -286,7 +288,7 @@ impl Context {
     pub(crate) fn device_pointer(&self, address: u64) -> Result<u64, CudaError> {
         let _current = self.enter()?;
         let mut seen = 0;
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         let code = unsafe { (self.api.host_device_pointer)(&raw mut seen, address as *mut c_void, 0) };
         self.note(code, "cuMemHostGetDevicePointer").map(|()| seen)
     }

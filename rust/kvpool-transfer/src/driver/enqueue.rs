@@ -190,8 +190,8 @@ impl Context {
             let source_order = if any_order { IN_ANY_ORDER } else { IN_STREAM_ORDER };
             let mut attributes =
                 BatchAttributes { source_order, flags: OVERLAP_WITH_COMPUTE, ..BatchAttributes::default() };
-            // All spans have the same attributes: the array has one item, which applies from index
-            // `first` = 0 on.
+            // All spans have the same copy attributes. So the array of attributes has one item, which applies
+            // from span `first` = 0 on.
             let (mut first, mut failed) = (0_usize, 0_usize);
             // SAFETY: the arrays have `part.len()` entries each and are read during the call only.
             let code = unsafe {

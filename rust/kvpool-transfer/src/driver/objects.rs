@@ -34,7 +34,7 @@ impl Stream {
         let _current = context.enter()?;
         let api = context.api;
         let (mut lowest, mut highest, mut raw) = (0, 0, null_mut());
-        // SAFETY: the outputs outlive the calls.
+        // SAFETY: the variables to which the driver writes outlive the calls.
         unsafe {
             api.check(
                 (api.priority_range)(&raw mut lowest, &raw mut highest),
@@ -79,7 +79,7 @@ impl Event {
         let _current = context.enter()?;
         let api = context.api;
         let mut raw = null_mut();
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         context.note(unsafe { (api.event_create)(&raw mut raw, 0) }, "cuEventCreate")?;
         let event = Self { context: context.clone(), raw };
         // SAFETY: the event belongs to this object; the caller ensures that the stream exists.
@@ -144,7 +144,7 @@ impl DeviceMemory {
     pub(crate) fn new(context: &Arc<Context>, nbytes: u64) -> Result<Self, CudaError> {
         let _current = context.enter()?;
         let mut address = 0;
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         context.note(unsafe { (context.api.alloc)(&raw mut address, nbytes as usize) }, "cuMemAlloc")?;
         Ok(Self { context: context.clone(), address })
     }
@@ -193,7 +193,7 @@ impl PinnedMemory {
         let _current = context.enter()?;
         let api = context.api;
         let mut pointer = null_mut();
-        // SAFETY: the output outlives the call.
+        // SAFETY: the variable to which the driver writes outlives the call.
         let code = unsafe { (api.host_alloc)(&raw mut pointer, nbytes as usize, Self::PORTABLE_AND_MAPPED) };
         context.note(code, "cuMemHostAlloc")?;
         let mut memory = Self { context: context.clone(), pointer, device_address: 0 };

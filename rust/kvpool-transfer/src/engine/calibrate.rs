@@ -26,11 +26,11 @@ use crate::words::Method;
 pub struct Measurement {
     /// `to_device` or `to_host`.
     pub direction: String,
-    /// Name of the method.
+    /// Name of the method of copying that was measured.
     pub method: String,
     /// Number of pieces.
     pub pieces: u64,
-    /// Number of bytes per piece.
+    /// Number of bytes in each copied piece.
     pub bytes: u64,
     /// Number of thread blocks that a kernel may use to cross the link.
     pub ctas: u32,

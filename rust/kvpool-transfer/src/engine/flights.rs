@@ -214,8 +214,9 @@ mod tests {
             let kept = engine.flights.lock().kept.len();
             assert!(kept <= MAX_KEPT, "{kept} kept");
         }
-        // Each time after MAX_UNREPORTED / 2 transfers, the whole list is checked three times: at
-        // MAX_KEPT, after the wait, and to find the transfers to wait for.
+        // After every MAX_UNREPORTED / 2 transfers, the engine checks the whole list three times: when it
+        // reaches MAX_KEPT, to find the transfers to wait for, and after the wait. So the number of checks
+        // is proportional to the number of transfers.
         let looks = engine.flights.lock().looks;
         assert!(looks <= 8 * submitted + SWEEP, "{looks} looks for {submitted} transfers");
         engine.wait_all(None).expect("no limit");

@@ -72,7 +72,7 @@ impl TransferEngine {
         if let After::Transfer(other) = &options.after
             && let Some(error) = other.error()
         {
-            // This copy would read the result of the earlier transfer, which failed.
+            // The earlier transfer has failed. This copy would read what that transfer should have written.
             return Err(error);
         }
         // Reserve a place in the list here: before any lock is taken, because this call may wait, and

@@ -57,7 +57,7 @@ pub(super) struct EndedStates(Vec<State>);
 pub struct Transfer {
     /// Number of the transfer. An engine numbers its transfers in the order of their submission.
     pub id: u64,
-    /// Number of bytes to copy.
+    /// Number of bytes that the transfer copies.
     pub nbytes: u64,
     /// Method of the copy.
     pub method: Method,
