@@ -232,8 +232,9 @@ def run_ci(ci: Path, **variables: str) -> tuple[int, list[str], str]:
 CHECKED = (
     "make vllm-drift vllm-shadow-selftest vllm-check VLLM_CHECK_LEVELS=manager",
     "make vllm-conformance VLLM_LEVELS=stock manager VLLM_FILES=core/test_prefix_caching.py "
-    "core/test_scheduler.py core/test_single_type_kv_cache_manager.py core/prefix_cache/* core/test_prefix_replay.py "
-    "core/test_swa_inflight_window_free.py core/test_async_scheduler.py kv_connector/unit/*",
+    "core/test_scheduler.py core/test_single_type_kv_cache_manager.py core/prefix_cache/* "
+    "core/test_prefix_replay.py core/test_swa_inflight_window_free.py core/test_async_scheduler.py "
+    "kv_connector/unit/*",
 )
 
 
