@@ -335,6 +335,9 @@ impl BlockPool {
 
     /// Records one use of the content of a held block for the eviction policy, as another acquisition
     /// would. Returns false, and changes nothing, if the block is not held or has no content. O(1).
+    ///
+    /// # Errors
+    /// Only if the pool is poisoned.
     pub fn count_use(&mut self, block: BlockId) -> Result<bool, PoolError> {
         self.check_poison()?;
         let record = self.records.at(block.get());
