@@ -163,6 +163,7 @@ UNSAFE = {
         "store/mod.rs",
     },
     "kvpool-store": {"arena.rs", "disk/ring.rs"},
+    "kvpool-prefetch": {"lib.rs"},
     "kvpool-py": {
         "convert.rs",
         "python/exit.rs",

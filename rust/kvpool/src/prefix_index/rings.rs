@@ -15,6 +15,9 @@ use crate::record::{ByBlock, COMPUTED, CONTENT, DEPTH, HEAD, Name, REGISTERED, R
 
 /// Number of blocks whose cache lines are loaded together, so that the loads overlap.
 pub(crate) const LOOKAHEAD: usize = 16;
+/// Number of blocks whose buckets are loaded together when blocks are removed. The pool evicts this number
+/// of blocks together.
+const REMOVED: usize = 64;
 
 impl Index {
     /// Registers blocks for the contents of a chain from `position` on. `hashes` are the hashes of
@@ -55,24 +58,27 @@ impl Index {
         depth_of: impl Fn(usize) -> u32,
     ) -> usize {
         let (mut done, mut homes) = (0, [Home::default(); LOOKAHEAD]);
-        'runs: for (blocks, hashes) in blocks.chunks(LOOKAHEAD).zip(hashes.chunks(LOOKAHEAD)) {
-            self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
-            for ((&block, hash), &home) in blocks.iter().zip(hashes).zip(&homes) {
-                let (id, name) = (block.get(), Name { hash, group });
-                if records.at(id).is_registered()
-                    || !self.table.insert_new(home, id, |head| records.at(head).is_named(name))
-                {
-                    break 'runs;
-                }
-                if let Some(record) = records.of_mut(block) {
-                    record.hash = *hash;
-                    record.group = group;
-                    record.ring = Link { prev: id, next: id };
-                    let depth = depth_of(done) & DEPTH;
-                    record.flags = (record.flags & !CONTENT) | depth | REGISTERED | HEAD | flags;
-                }
-                done += 1;
+        let hashes = &hashes[..hashes.len().min(blocks.len())];
+        self.table.find_homes(hashes.iter().map(|hash| Name { hash, group }), &mut homes);
+        for (at, (&block, hash)) in blocks.iter().zip(hashes).enumerate() {
+            let home = homes[at % LOOKAHEAD];
+            if let Some(hash) = hashes.get(at + LOOKAHEAD) {
+                homes[at % LOOKAHEAD] = self.table.find_home(Name { hash, group });
             }
+            let (id, name) = (block.get(), Name { hash, group });
+            if records.at(id).is_registered()
+                || !self.table.insert_new(home, id, |head| records.at(head).is_named(name))
+            {
+                break;
+            }
+            if let Some(record) = records.of_mut(block) {
+                record.hash = *hash;
+                record.group = group;
+                record.ring = Link { prev: id, next: id };
+                let depth = depth_of(at) & DEPTH;
+                record.flags = (record.flags & !CONTENT) | depth | REGISTERED | HEAD | flags;
+            }
+            done += 1;
         }
         self.registered = self.registered.wrapping_add(done);
         done
@@ -283,8 +289,8 @@ impl Index {
         mut gone: impl FnMut(BlockId, Name<'_>, Visibility),
     ) {
         self.forget_interior(blocks);
-        let mut homes = [Home::default(); LOOKAHEAD];
-        for blocks in blocks.chunks(LOOKAHEAD) {
+        let mut homes = [Home::default(); REMOVED];
+        for blocks in blocks.chunks(REMOVED) {
             self.table.find_homes(blocks.iter().map(|block| records.at(block.get()).name()), &mut homes);
             for (&block, &home) in blocks.iter().zip(&homes) {
                 let visibility = self.remove_from(records, block, home);

@@ -28,6 +28,8 @@
 use std::fmt;
 use std::hash::BuildHasher;
 
+use kvpool_prefetch::prefetch;
+
 use crate::error::{InvariantViolation, PoolError, ensure};
 use crate::list::no_memory;
 use crate::record::Name;
@@ -230,16 +232,21 @@ impl Table {
         found.and_then(|slot| bucket.entries.get(slot)).map_or(EMPTY, |&entry| entry & self.ids)
     }
 
-    /// Computes the places of several names, and starts to load the cache lines of their buckets. Later
-    /// reads of these buckets then overlap instead of waiting for one line after the other.
+    /// Returns the place of a name, and starts to load its bucket. Reads of several buckets overlap if
+    /// their places are found first.
+    #[inline]
+    pub(crate) fn find_home(&self, name: Name<'_>) -> Home {
+        let home = self.home(name);
+        prefetch(self.bucket(home.bucket as usize));
+        home
+    }
+
+    /// Finds the places of several names, as [`Self::find_home`] does.
     #[inline]
     pub(crate) fn find_homes<'a>(&self, names: impl Iterator<Item = Name<'a>>, homes: &mut [Home]) {
-        let mut read = 0;
         for (home, name) in homes.iter_mut().zip(names) {
-            *home = self.home(name);
-            read ^= self.bucket(home.bucket as usize).tags[0];
+            *home = self.find_home(name);
         }
-        std::hint::black_box(read);
     }
 
     /// Returns the bucket and the slot of the first entry of `home` whose block `leads` accepts.
