@@ -87,7 +87,7 @@ def test_the_unit_starts_vllm_with_kvpool() -> None:
     assert Path(program).is_absolute()
     assert arguments[0] == "serve"
     assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
-    # The environment variables name folders that systemd creates.
+    # The environment variables of the unit file name folders that systemd creates.
     assert service["LogsDirectory"] == service["CacheDirectory"] == service["StateDirectory"] == "kvpool-vllm"
 
 

@@ -32,8 +32,8 @@ def test_pydoc_of_the_package_is_what_a_scheduler_needs() -> None:
 def test_the_docs_name_every_policy_that_is_accepted() -> None:
     """In an earlier version, the docs listed eleven policies, but kvpool accepted twelve."""
     pages = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    # One policy is left out, because it orders blocks by access times that a caller passes. If requests
-    # run one after another, it has no effect.
+    # One policy is left out, because it orders blocks by access times that a caller passes. If requests run
+    # one after another, this policy has no effect.
     assert [*POLICIES] == [name for name in eviction_policies() if name != "last-accessed"]
     for policy in eviction_policies():
         assert f"`{policy}`" in pages or f'`"{policy}"`' in pages, policy

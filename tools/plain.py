@@ -50,7 +50,10 @@ class Report:
 
     @property
     def is_over(self) -> bool:
-        """Whether the file exceeds its limit. A file with a single hit never does, however short it is."""
+        """Whether the file exceeds its limit of hits per 1,000 words.
+
+        A file with a single hit never does, however short it is.
+        """
         return len(self.hits) > 1 and self.rate > LIMITS["file"]
 
 

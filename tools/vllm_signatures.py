@@ -186,7 +186,7 @@ def signature_of(arguments: ast.arguments) -> inspect.Signature:
 
 
 class Source:
-    """The sources of one vLLM."""
+    """The sources of one version of vLLM."""
 
     def __init__(self, folder: Path) -> None:
         inner = folder / "vllm"

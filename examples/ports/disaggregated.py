@@ -108,7 +108,7 @@ class Service:
         ticket = here.fence()
         here.release(key, until=ticket)
         target = there.admit(key, prompt, external_tokens=len(prompt) - 1)
-        # The decode side already has its cached blocks, so they are not transferred.
+        # The decode side already has the blocks that it found in its cache, so the transfer leaves them out.
         wanted = range(
             target.cached_blocks, target.cached_blocks - -target.external_tokens // there.block_size
         )

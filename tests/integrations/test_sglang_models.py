@@ -69,7 +69,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="kvpool-sglang-"))
-        #: The pages of each weights and pool, by key.
+        #: For each combination of weights and host pool, the stored pages by key.
         self.stored: dict[tuple[str, str], dict[int, Page]] = {}
         #: A number that determines the bytes of pages. It depends on the weights and on the number of
         #: clearings so far.

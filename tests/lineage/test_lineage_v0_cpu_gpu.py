@@ -316,7 +316,7 @@ def test_swap_of_content_that_the_other_device_caches() -> None:
     assert allocator.find_cached_blocks_prefix(hashes) == hashes
     assert allocator.find_cached_blocks_prefix(hashes, CPU) == hashes
     assert allocator.get_and_reset_swaps() == [(0, 8), (1, 9)]
-    # The GPU still contains these blocks, so swapping them in needs no copy.
+    # The GPU's blocks still contain this KV, so swapping the blocks in needs no copy.
     assert allocator.swap(blocks, CPU, GPU) == {8: 0, 9: 1}
     assert allocator.get_and_reset_swaps() == []
     assert all(block.computed for block in blocks)

@@ -61,7 +61,7 @@ def test_a_dry_run_goes_through_every_section(library: Path, tmp_path: Path) -> 
 
 
 def test_a_violation_or_a_wrong_byte_fails_the_run(library: Path, tmp_path: Path) -> None:
-    """The third launch returns an error. The run continues and reports the error."""
+    """The third launch of a kernel returns an error. The GPU check continues and reports the error."""
     file = tmp_path / "report.json"
     settings = {"FAKE_CUDA_FAIL_LAUNCH": "3", "FAKE_CUDA_FAIL_LAUNCH_CODE": "1"}
     arguments = ("--dry-run", "--no-torch", "--only", "correctness", "--out", tmp_path, "--json", file)

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 /// blocks, the number of tokens of its partial last block, and its session.
 type MadeRequest = (u16, Vec<u8>, u8, Option<u8>);
 
-/// A made trace: its requests, and whether partial last blocks get ids.
+/// A random trace: its requests, and whether partial last blocks get ids.
 #[derive(Clone, Debug)]
 struct Made {
     requests: Vec<MadeRequest>,
@@ -93,7 +93,7 @@ proptest! {
                 prop_assert_eq!(shared(left, right), expected);
             }
         }
-        // The trace passes the checks of `Trace::new`.
+        // The trace that was read passes the checks of `Trace::new`.
         prop_assert!(Trace::new(trace.requests().to_vec(), BLOCK).is_ok());
         prop_assert_eq!(TraceStats::new(&trace).prefix_violations, 0);
     }
