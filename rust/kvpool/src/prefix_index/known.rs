@@ -14,6 +14,10 @@
 //! Memory per block: 4 bytes per token, 4 for the guess, 1, and 32 for the digest of the block before,
 //! or 16 for its fingerprint. With [`Verify::Tokens`], the index keeps the tokens anyway.
 
+use std::hint::black_box;
+
+use kvpool_prefetch::prefetch;
+
 use super::index::Index;
 use super::rings::LOOKAHEAD;
 use crate::block::BlockId;
@@ -60,6 +64,18 @@ impl Known {
         self.parent_fingerprints.resize(of_fingerprints, 0);
         self.tokens.resize(of_tokens, 0);
         Ok(())
+    }
+
+    /// Prefetches the cache lines of the data of `block`.
+    #[inline(always)]
+    fn ask(&self, block: u32, size: usize) {
+        let at = block as usize;
+        if let Some(tokens) = self.tokens.get(at * size) {
+            prefetch(tokens);
+        }
+        if let Some(parent) = self.parents.get(at) {
+            prefetch(parent);
+        }
     }
 
     /// Sets the guess of the block after `before`.
@@ -138,7 +154,11 @@ impl Index {
             let parents = position - 1..position - 1 + text;
             let digests = chain.hashes().get(parents.clone()).unwrap_or(&[]);
             let fingerprints = chain.fingerprints().get(parents).unwrap_or(&[]);
+            blocks[..text.min(LOOKAHEAD)].iter().for_each(|&block| known.ask(block.get(), size));
             for (nth, (&block, tokens)) in blocks[..text].iter().zip(tokens).enumerate() {
+                if let Some(later) = blocks[..text].get(nth + LOOKAHEAD) {
+                    known.ask(later.get(), size);
+                }
                 known.lead(before, block);
                 let at = block.index();
                 if let Some(is_text) = known.is_text.get_mut(at) {
@@ -216,9 +236,13 @@ impl<'a> Matching<'a> {
         ChainState::new(self.records.at(block).hash, fingerprint)
     }
 
+    /// Returns the block that probably follows `block`. Most follow it in the pool, too: a branch lets the
+    /// processor go on with that id before the guess is read.
     #[inline(always)]
     fn guess(&self, block: u32) -> u32 {
-        self.known.next.get(block as usize).copied().unwrap_or(0)
+        let (guess, neighbour) =
+            (self.known.next.get(block as usize).copied().unwrap_or(0), block.wrapping_add(1));
+        if guess == neighbour { black_box(neighbour) } else { guess }
     }
 }
 
@@ -235,17 +259,15 @@ impl KnownBlocks for Matching<'_> {
         let mut state = *state;
         let mut guesses = [0; LOOKAHEAD];
         for tokens in tokens.chunks(LOOKAHEAD * size) {
-            // The guesses of several blocks are read first, and one word of each of their cache lines,
-            // so that these reads overlap.
-            let (mut next, mut read) = (self.last, 0);
+            // The guesses of several blocks are read first, so that their cache lines are loaded at the
+            // same time.
+            let mut next = self.last;
             for guess in &mut guesses[..tokens.len() / size] {
                 next = self.guess(next);
                 *guess = next;
-                let at = next as usize;
-                read ^= self.records.at(next).flags ^ self.known.tokens.get(at * size).copied().unwrap_or(0);
-                read ^= self.known.parents.get(at).map_or(0, |parent| u32::from(parent.as_bytes()[0]));
+                prefetch(self.records.at(next));
+                self.known.ask(next, size);
             }
-            std::hint::black_box(read);
             for (tokens, &guess) in tokens.chunks_exact(size).zip(&guesses) {
                 if !self.continues(guess, &state, tokens) {
                     return;
