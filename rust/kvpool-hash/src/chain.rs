@@ -276,8 +276,8 @@ impl HashChain {
     }
 
     /// Appends the tokens of blocks that are about to be hashed, and reserves memory for the digests
-    /// and fingerprints of these blocks. A chain that grows gets memory for several blocks, so that a short one is not
-    /// moved at every few blocks.
+    /// and fingerprints of these blocks. A chain that grows gets memory for several blocks, so
+    /// that a short one is not moved at every few blocks.
     pub(super) fn push_tokens(&mut self, tokens: &[u32], fingerprints: bool) {
         let blocks = tokens.len() / self.block_size;
         let least = if self.hashes.is_empty() { 0 } else { LEAST_GROWTH };

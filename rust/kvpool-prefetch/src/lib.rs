@@ -23,7 +23,11 @@ pub fn prefetch<T: ?Sized>(value: &T) {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: As above. The instruction belongs to the base of the architecture, and changes no register.
     unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(readonly, nostack, preserves_flags));
+        core::arch::asm!(
+            "prfm pldl1keep, [{}]",
+            in(reg) address,
+            options(readonly, nostack, preserves_flags)
+        );
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;

@@ -102,7 +102,7 @@ fn a_turn_continues_a_cursor_inside_a_block() {
     }
 }
 
-/// whole_request.md: the tokens of a block alone prove nothing.
+/// Equal tokens of a block prove nothing: the blocks before it must be equal, too.
 #[test]
 fn equal_tokens_after_another_prefix_are_not_the_same_block() {
     let (hasher, extra) = (hasher(HashAlgorithm::Sha256, 2, Verify::None), ExtraKeys::default());
