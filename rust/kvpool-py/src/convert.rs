@@ -76,31 +76,6 @@ pub(crate) fn exact_ints(list: &Bound<'_, PyList>, start: usize, end: usize) -> 
     })
 }
 
-/// Calls `read` with an item of a list. Returns `None` if the list is too short.
-///
-/// This is faster than a safe access, for the reason given at [`exact_ints`].
-///
-/// # Safety
-/// `read` must not run Python code, must not release the interpreter, and must not drop a Python object.
-pub(crate) unsafe fn read_item<'py, R>(
-    list: &Bound<'py, PyList>,
-    at: usize,
-    read: impl FnOnce(Borrowed<'_, 'py, PyAny>) -> R,
-) -> Option<R> {
-    with_critical_section(list, || {
-        if at >= list.len() {
-            return None;
-        }
-        // SAFETY: `list` is a list and `at` is within it, so the call returns a borrowed item. `read` does
-        // not change the list, so the item remains alive.
-        let item = unsafe {
-            let item = ffi::PyList_GetItem(list.as_ptr(), at as ffi::Py_ssize_t);
-            Borrowed::from_ptr_or_opt(list.py(), item)
-        };
-        item.map(read)
-    })
-}
-
 impl Kind {
     fn out_of_range(self, py: Python<'_>, position: usize, value: impl std::fmt::Display) -> PyErr {
         let Self { what, error, max, .. } = self;

@@ -4,7 +4,6 @@
 //! accessed. A pool keeps one object per block as long as it exists, so that `is` and `==` agree. Like vLLM's
 //! blocks, it can't be hashed.
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_journal::{Journaled, VllmCalls};
@@ -13,7 +12,6 @@ use pyo3::exceptions::PyAssertionError;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
-use crate::convert::read_item;
 use crate::errors::{OrRaise, raise};
 use crate::gather::drain;
 use crate::python::prelude::*;
@@ -194,25 +192,10 @@ pub(crate) fn own_ids(blocks: &Bound<'_, PyAny>, shared: &Arc<Shared>) -> PyResu
             Err(raise(block.py(), "ArgumentTypeError", message))
         }
     };
-    if let Some(ids) = blocks.cast::<PyList>().ok().and_then(|list| ids_in(list, 0..list.len(), shared)) {
-        return Ok(ids);
+    if let Ok(list) = blocks.cast::<PyList>() {
+        return list.iter().map(|block| id(&block)).collect();
     }
     drain("blocks", blocks.try_iter()?, |_, block| id(&block))
-}
-
-/// Returns the ids of consecutive blocks of a list. `None` if the list is too short, or if one of them is
-/// not a block of this pool.
-pub(super) fn ids_in(
-    list: &Bound<'_, PyList>,
-    range: Range<usize>,
-    shared: &Arc<Shared>,
-) -> Option<Vec<u32>> {
-    let mut ids = Vec::with_capacity(range.len().min(list.len()));
-    for at in range {
-        // SAFETY: the closure only compares the type of the object, and reads its fields.
-        ids.push(unsafe { read_item(list, at, |block| Some(own(&block, shared)?.id)) }??);
-    }
-    Some(ids)
 }
 
 #[pyfunction]

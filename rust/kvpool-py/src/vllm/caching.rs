@@ -8,7 +8,7 @@ use kvpool_vllm::{Prompt, Table, Tail};
 use pyo3::intern;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
-use super::block::{ids_in, own_ids};
+use super::block::own_ids;
 use super::feed::Listener;
 use super::group::{Blocks, Cacheable, Group};
 use super::groups::{PyVllmGroups, attr};
@@ -99,10 +99,7 @@ impl PyVllmGroups {
             cache.bind(py).call1((request, &row.table, first, end, block_size, number, mask))?;
         } else if kept.contains(&true) {
             let feed = self.on_cached.as_ref().and_then(Listener::feed);
-            let ids = match ids_in(&row.table, first..end.min(row.table.len()), &self.shared) {
-                Some(ids) => ids,
-                None => own_ids(&row.table.get_slice(first, end), &self.shared)?,
-            };
+            let ids = own_ids(&row.table.get_slice(first, end), &self.shared)?;
             let run = TableRun { blocks: &row.table, hashes, first, block_size, group: number, scale };
             let feed = feed.map(|feed| (feed.get(), request));
             self.core.get().cache_run(py, feed, &run, &ids, |at| kept[at], false)?;

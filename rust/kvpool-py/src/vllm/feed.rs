@@ -17,7 +17,7 @@ use kvpool_vllm::{FeedKeys, FeedLog, FeedRun, Key, Link, Removed};
 use pyo3::PyVisit;
 use pyo3::gc::PyTraverseError;
 use pyo3::intern;
-use pyo3::types::{PyBytes, PyList, PyString};
+use pyo3::types::{PyBytes, PyBytesMethods, PyList, PyString};
 
 use super::keys::{digest, removed_keys};
 use crate::convert::{Int, count, exact_ints, tokens};
@@ -44,10 +44,10 @@ pub(super) struct Run<'a, 'py> {
     /// The hashes of the request. Each block has `scale` of them, and the last of these is its digest.
     pub(super) hashes: &'a Bound<'py, PyAny>,
     pub(super) scale: usize,
-    /// The position of the first block in the table. `keys` has an entry per block: its key, or `None` for a
-    /// block that is not cached.
+    /// The position of the first block in the table. `digests` has an entry per block: its digest, or `None`
+    /// for a block that is not cached.
     pub(super) first: usize,
-    pub(super) keys: &'a [Option<Key>],
+    pub(super) digests: &'a [Option<Bound<'py, PyBytes>>],
     pub(super) block_size: usize,
     pub(super) group: u32,
 }
@@ -106,27 +106,23 @@ impl PyVllmFeed {
     /// Reads the tokens and keys of a run from Python objects. Returns `None` if the log cannot record any of
     /// its blocks. The call may run Python code.
     pub(super) fn read(&self, run: &Run<'_, '_>) -> PyResult<Option<FeedRun>> {
-        let &Run { request, hashes, scale, first, keys, block_size, group } = run;
+        let &Run { request, hashes, scale, first, digests, block_size, group } = run;
         let Ok(group) = u16::try_from(group) else { return Ok(None) };
         let py = request.py();
         let mut fed = FeedRun { first, group, block_size, ..FeedRun::default() };
-        for (at, own) in keys.iter().enumerate() {
+        for (at, own) in digests.iter().enumerate() {
             let Some(own) = own else { continue };
-            let other;
-            let before = match (at.checked_sub(1).and_then(|at| keys.get(at)), first + at) {
+            let before = match (at.checked_sub(1).and_then(|at| digests.get(at)), first + at) {
                 (_, 0) => None,
-                (Some(Some(before)), _) => Some(before.digest()),
-                (_, position) => {
-                    other = digest(hashes, position - 1, scale)?;
-                    Some(other.as_bytes())
-                }
+                (Some(Some(before)), _) => Some(before.clone()),
+                (_, position) => Some(digest(hashes, position - 1, scale)?),
             };
-            fed.link(at, own.digest(), before);
+            fed.link(at, own.as_bytes(), before.as_ref().map(PyBytesMethods::as_bytes));
         }
         if fed.links.is_empty() {
             return Ok(None);
         }
-        let (start, end) = (first * block_size, (first + keys.len()) * block_size);
+        let (start, end) = (first * block_size, (first + digests.len()) * block_size);
         let ids = request.getattr(intern!(py, "_all_token_ids"))?;
         let read = ids.cast::<PyList>().ok().and_then(|list| exact_ints(list, start, end));
         let tokens = match read {
@@ -232,13 +228,12 @@ impl PyVllmFeed {
         new: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let new: Vec<Option<bool>> = gather_as("new", new, "a bool or None")?;
-        // A digest that is too long for a key is too long for the log.
-        let key = |at| Ok::<_, PyErr>(Key::new(digest(hashes, at, 1)?.as_bytes(), group).ok());
-        let keys: Vec<_> = (first..first + new.len())
+        let digests: Vec<_> = (first..first + new.len())
             .zip(&new)
-            .map(|(at, new)| new.map_or(Ok(None), |_| key(at)))
+            .map(|(at, new)| new.map(|_| digest(hashes, at, 1)).transpose())
             .collect::<PyResult<_>>()?;
-        let run = self.read(&Run { request, hashes, scale: 1, first, keys: &keys, block_size, group })?;
+        let run =
+            self.read(&Run { request, hashes, scale: 1, first, digests: &digests, block_size, group })?;
         self.stored(run, &new);
         Ok(())
     }

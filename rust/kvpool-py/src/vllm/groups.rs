@@ -18,7 +18,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use super::block::{Shared, ids_in, own_ids};
+use super::block::{Shared, own, own_ids};
 use super::feed::Listener;
 use super::group::Group;
 use super::hits::Lookups;
@@ -266,11 +266,13 @@ impl PyVllmGroups {
     fn free<'py>(&self, py: Python<'py>, id: &Bound<'py, PyAny>) -> PyResult<bool> {
         let mut tables = Vec::with_capacity(self.groups.len());
         for group in &self.groups {
-            let ids = match group.table(id)? {
-                Some(table) => ids_in(&table, 0..table.len(), &self.shared),
-                None => Some(Vec::new()),
-            };
-            let Some(ids) = ids else { return Ok(false) };
+            let mut ids = Vec::new();
+            for block in group.table(id)?.iter().flatten() {
+                match own(&block, &self.shared) {
+                    Some(own) => ids.push(own.id),
+                    None => return Ok(false),
+                }
+            }
             tables.push(ids);
         }
         for (group, ids) in self.groups.iter().zip(tables) {

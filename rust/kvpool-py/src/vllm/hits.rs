@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvpool_vllm::{Digests, GroupFound, Hits, Key, LastHit, Pool};
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyBytesMethods, PyList, PyTuple};
 
 use super::block::Shared;
-use super::keys::{key, keys};
+use super::keys::{digest, digests};
 use super::pool::PyVllmPool;
+use crate::errors::OrRaise;
 use crate::gather::list_of;
 use crate::python::prelude::*;
 
@@ -43,12 +44,12 @@ impl Digests for Hashes<'_, '_> {
     }
 
     fn key(&self, unit: usize, group: u32) -> PyResult<Key> {
-        key(self.hashes, unit, 1, group)
+        Key::new(digest(self.hashes, unit, 1)?.as_bytes(), group).or_raise(self.hashes.py())
     }
 
     fn find_run(&self, blocks: Range<usize>, scale: usize, group: u32, out: &mut Vec<u32>) -> PyResult<()> {
-        let keys = keys(self.hashes, blocks.start, scale, group, blocks.map(|_| true))?;
-        let each = keys.iter().flatten().map(Key::digest);
+        let digests = digests(self.hashes, blocks.start, scale, blocks.map(|_| true))?;
+        let each = digests.iter().flatten().map(PyBytesMethods::as_bytes);
         self.shared.lock().find_run(each, group, out);
         Ok(())
     }

@@ -1,11 +1,10 @@
-//! Reads the digests of a request as keys, and converts removed keys for vLLM.
+//! Reads the digests of a request, and converts removed keys for vLLM.
 
 use kvpool_vllm::{Key, Removed};
 use pyo3::types::{PyBytes, PyList};
 
-use crate::convert::read_item;
 use crate::errors::OrRaise;
-use crate::gather::with_room;
+use crate::gather::push;
 use crate::python::prelude::*;
 
 /// Returns removed keys as pairs of key and bool, which is true if no block has this key any more.
@@ -31,34 +30,23 @@ pub(super) fn digest<'py>(
     Ok(digest.cast_into::<PyBytes>()?)
 }
 
-/// Returns the key of block `at` in a group. See [`digest`].
-pub(super) fn key(hashes: &Bound<'_, PyAny>, at: usize, scale: usize, group: u32) -> PyResult<Key> {
-    let py = hashes.py();
-    if let Ok(list) = hashes.cast::<PyList>() {
-        // SAFETY: the closure only copies bytes.
-        let key = unsafe {
-            read_item(list, (at + 1) * scale - 1, |digest| {
-                Some(Key::new(digest.cast::<PyBytes>().ok()?.as_bytes(), group))
-            })
-        };
-        if let Some(Some(key)) = key {
-            return key.or_raise(py);
-        }
-    }
-    Key::new(digest(hashes, at, scale)?.as_bytes(), group).or_raise(py)
-}
-
-/// Returns an entry per block from block `first` on: its key if `wanted` is true for it, otherwise `None`.
-pub(super) fn keys(
-    hashes: &Bound<'_, PyAny>,
+/// Returns an entry per block from block `first` on: its digest if `wanted` is true for it, otherwise `None`.
+/// Checks that each digest is short enough for a key.
+pub(super) fn digests<'py>(
+    hashes: &Bound<'py, PyAny>,
     first: usize,
     scale: usize,
-    group: u32,
-    wanted: impl ExactSizeIterator<Item = bool>,
-) -> PyResult<Vec<Option<Key>>> {
-    let mut keys = with_room(hashes.py(), "hashes", wanted.len())?;
+    wanted: impl Iterator<Item = bool>,
+) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+    let py = hashes.py();
+    let checked = |at| -> PyResult<_> {
+        let digest = digest(hashes, at, scale)?;
+        Key::check_digest(digest.as_bytes()).or_raise(py)?;
+        Ok(digest)
+    };
+    let mut digests = Vec::new();
     for (i, wanted) in wanted.enumerate() {
-        keys.push(if wanted { Some(key(hashes, first + i, scale, group)?) } else { None });
+        push(py, "hashes", &mut digests, wanted.then(|| checked(first + i)).transpose()?)?;
     }
-    Ok(keys)
+    Ok(digests)
 }

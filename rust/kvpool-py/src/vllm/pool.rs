@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple, PyWeakrefReference};
 
 use super::block::{PyVllmBlock, Shared, own, own_ids};
 use super::feed::{PyVllmFeed, Run};
-use super::keys::{self, digest, removed_keys};
+use super::keys::{digest, digests, removed_keys};
 use crate::convert::{Int, count};
 use crate::ended;
 use crate::errors::{OrRaise, ToPyErr, raise};
@@ -79,17 +79,18 @@ impl PyVllmPool {
     ) -> PyResult<Cached> {
         let start = self.shared.start(blocks, first)?;
         let wanted = ids.iter().enumerate().map(|(i, &id)| id != 0 && kept(i));
-        let keys = keys::keys(hashes, first, scale, group, wanted)?;
+        let digests = digests(hashes, first, scale, wanted)?;
+        let key_of = |i: usize| Key::new(digests[i].as_ref()?.as_bytes(), group).ok();
         let fed = match feed {
             Some((feed, request)) => {
-                feed.read(&Run { request, hashes, scale, first, keys: &keys, block_size, group })?
+                feed.read(&Run { request, hashes, scale, first, digests: &digests, block_size, group })?
             }
             None => None,
         };
         let (mut removed, mut stored) = (Vec::new(), Vec::new());
         let new = (observed || feed.is_some()).then_some(&mut stored);
         self.shared
-            .with(|pool| pool.cache_full(start, ids, |i| keys[i], block_size, &mut removed, new))
+            .with(|pool| pool.cache_full(start, ids, key_of, block_size, &mut removed, new))
             .or_raise(py)?;
         if let Some((feed, _)) = feed {
             feed.removed(&removed);

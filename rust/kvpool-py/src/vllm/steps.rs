@@ -113,24 +113,20 @@ impl PyVllmGroups {
         let mut arrived = Vec::with_capacity(self.groups.len());
         for (at, group) in self.groups.iter().enumerate() {
             let of_group = found.as_ref().map(|found| found.get_item(at)).transpose()?;
-            let mut blocks =
-                of_group.as_ref().map_or(Ok(Vec::new()), |blocks| own_ids(blocks, &self.shared))?;
+            let mut blocks = of_group.map_or(Ok(Vec::new()), |blocks| own_ids(&blocks, &self.shared))?;
             if self.waits_for_a_step(py, group, &blocks)? {
                 return Ok(Some(py.None().into_bound(py)));
             }
             let Some(row) = group.arrival(&id, &step, blocks.len())? else { return Ok(None) };
             blocks.drain(..row.skipped.min(blocks.len()));
-            // Without null blocks, the table of the request begins with a copy of the list of the hit.
-            let list = of_group.and_then(|list| list.cast_into::<PyList>().ok());
-            let list = list.filter(|list| list.len() == blocks.len());
-            arrived.push((row, blocks, list));
+            arrived.push((row, blocks));
         }
         let taken: usize = {
             let pool = self.shared.lock();
-            arrived.iter().map(|(_, kept, _)| pool.num_evictable(kept)).sum()
+            arrived.iter().map(|(_, kept)| pool.num_evictable(kept)).sum()
         };
-        let whole = arrived.iter().fold(taken, |sum, (row, ..)| sum.saturating_add(row.whole));
-        let missing = arrived.iter().fold(taken, |sum, (row, ..)| sum.saturating_add(row.missing));
+        let whole = arrived.iter().fold(taken, |sum, (row, _)| sum.saturating_add(row.whole));
+        let missing = arrived.iter().fold(taken, |sum, (row, _)| sum.saturating_add(row.missing));
         let unreserved = Call { reserved: 0, ..*call };
         if call.whole && !self.fits(request, whole, &unreserved)? || !self.fits(request, missing, call)? {
             return Ok(Some(py.None().into_bound(py)));
@@ -138,16 +134,10 @@ impl PyVllmGroups {
         // All hits are acquired before anything is allocated. The new blocks of one group cannot evict
         // the hit of another.
         let mut tables = Vec::with_capacity(arrived.len());
-        for (group, (row, kept, list)) in self.groups.iter().zip(&arrived) {
-            let nulls = if found.is_some() { row.skipped } else { 0 };
-            let table = match list {
-                Some(list) if nulls == 0 => list.get_slice(0, kept.len()),
-                _ => {
-                    let mut ids = vec![0; nulls];
-                    ids.extend(kept);
-                    self.core.get().handles(py, &ids)?
-                }
-            };
+        for (group, (row, kept)) in self.groups.iter().zip(&arrived) {
+            let mut ids = vec![0; if found.is_some() { row.skipped } else { 0 }];
+            ids.extend(kept);
+            let table = self.core.get().handles(py, &ids)?;
             if found.is_some() {
                 if let Some(pool) = &self.metered {
                     let handles = table.get_slice(row.skipped, table.len());
@@ -161,7 +151,7 @@ impl PyVllmGroups {
             tables.push(table);
         }
         let rows = self.groups.iter().zip(&tables).zip(&arrived);
-        let taken = rows.map(|((group, table), (row, ..))| {
+        let taken = rows.map(|((group, table), (row, _))| {
             (table, row.missing, group.rules.first_move(&step, table.len()))
         });
         let answer = self.take(&id, taken)?;
