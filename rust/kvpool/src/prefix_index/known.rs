@@ -26,7 +26,7 @@ use crate::hash::{BlockHash, ChainState, Fingerprint, HashChain, KnownBlocks, Kn
 use crate::list::{no_memory, try_reserve};
 use crate::record::{ByBlock, Name, Records};
 
-/// What the index keeps of each block to match prompts by tokens. The data of a block that is not
+/// The data of each block with which the index matches prompts by tokens. The data of a block that is not
 /// registered are outdated.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
@@ -236,8 +236,8 @@ impl<'a> Matching<'a> {
         ChainState::new(self.records.at(block).hash, fingerprint)
     }
 
-    /// Returns the block that probably follows `block`. Most follow it in the pool, too: a branch lets the
-    /// processor go on with that id before the guess is read.
+    /// Returns the block that probably follows `block`. The branch is for speed: in most chains, the
+    /// next block has the next id, and the processor then continues before it has read the guess.
     #[inline(always)]
     fn guess(&self, block: u32) -> u32 {
         let (guess, neighbour) =
