@@ -113,8 +113,9 @@ fn equal_tokens_after_another_prefix_are_not_the_same_block() {
     read(&pool, &hasher, &extra, &[2, 2, 3, 3, 8, 8]);
 }
 
-/// The block id of a parent is used again, and its child is still cached: the guess after the new content
-/// leads to the old child, whose tokens are those of the prompt.
+/// A block gets another content while its old child is still cached. The index then guesses the old child
+/// as the next block of a prompt, and the child has the tokens of the prompt. It must not be taken, because
+/// it follows another content.
 #[test]
 fn a_child_of_the_content_that_a_block_had_before_is_not_the_next_block() {
     let (hasher, extra) = (hasher(HashAlgorithm::Sha256, 2, Verify::None), ExtraKeys::default());
