@@ -173,6 +173,37 @@ def test_more_dirty_blocks_than_the_queue_of_the_store_are_written_back() -> Non
     engine.store.close()
 
 
+class Refusing:
+    """A store whose queue refuses every object, as one whose back end never ends a write."""
+
+    def __init__(self) -> None:
+        self.puts: list[int] = []
+
+    def put(self, _digests: object, slots: list[int], **_options: object) -> int:
+        assert len(self.puts) < 10, "refused blocks are offered again and again"
+        self.puts.append(len(slots))
+        return len(self.puts)
+
+    def wait(self, _timeout: float) -> list[tuple[int, list[str]]]:
+        return [(len(self.puts), ["busy"] * self.puts[-1])]
+
+    poll = wait
+
+
+def test_a_flush_ends_if_the_store_refuses_all_blocks() -> None:
+    engine = Engine(Custom(Dictionary(), 1 << 24), blocks=64, slots=64, host=True, write="back")
+    engine.run("a", list(range(4 * 40 + 1)))
+    dirty, store = engine.prefixes._slots.dirty, engine.prefixes._store
+    refusing: Any = Refusing()
+    engine.prefixes._store = refusing
+    engine.prefixes.flush(60)
+    assert (sum(refusing.puts), engine.prefixes._slots.dirty) == (dirty, dirty)
+    engine.prefixes._store = store
+    engine.prefixes.flush(60)
+    assert engine.prefixes._slots.dirty == 0
+    engine.store.close()
+
+
 class Saves(RuleBasedStateMachine):
     """Random requests with related prompts, saves, evictions on the device and in the store, failed
     writes, changes of the weights, and restarts.

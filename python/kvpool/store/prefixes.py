@@ -451,8 +451,9 @@ class PrefixStore:
             ended = self._store.wait(timeout)
             if not ended:
                 return
-            self._handle_ended(ended)
-            self._write_back()
+            # If the queue of the store refused all blocks, it would refuse them again at once.
+            if self._handle_ended(ended):
+                self._write_back()
 
     def flush(self, timeout: float = 1.0) -> None:
         """Writes back every dirty block, and waits. Call it before the engine ends.
@@ -482,7 +483,8 @@ class PrefixStore:
         job = self._store.put(digests, slots, lengths=self._block_bytes, tokens=tokens, admit="always")
         self._jobs[job] = (None, slots, first_tokens)
 
-    def _handle_ended(self, ended: list[tuple[int, list[Outcome]]]) -> None:
+    def _handle_ended(self, ended: list[tuple[int, list[Outcome]]]) -> bool:
+        """Processes ended jobs. Returns whether the queue of the store accepted at least one block of them."""
         for job, outcomes in ended:
             started, slots, loads = self._jobs.pop(job)
             if started is None:
@@ -504,6 +506,7 @@ class PrefixStore:
                 )
                 started._digests = started._digests[: next(lacking, None)]
                 self._continue(started)
+        return any(outcome != "busy" for _, outcomes in ended for outcome in outcomes)
 
     def _has(self, digest: bytes) -> bool:
         return self._slots.find(digest) is not None
