@@ -191,8 +191,8 @@ class Refusing:
 
 
 def test_a_flush_ends_if_the_store_refuses_all_blocks() -> None:
-    engine = Engine(Custom(Dictionary(), 1 << 24), blocks=64, slots=64, host=True, write="back")
-    engine.run("a", list(range(4 * 40 + 1)))
+    engine = Engine(Custom(Dictionary(), 1 << 24), blocks=64, slots=40, host=True, write="back")
+    engine.run("a", list(range(4 * 39 + 1)))
     dirty, store = engine.prefixes._slots.dirty, engine.prefixes._store
     refusing: Any = Refusing()
     engine.prefixes._store = refusing

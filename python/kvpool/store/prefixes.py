@@ -484,7 +484,7 @@ class PrefixStore:
         self._jobs[job] = (None, slots, first_tokens)
 
     def _handle_ended(self, ended: list[tuple[int, list[Outcome]]]) -> bool:
-        """Processes ended jobs. Returns whether the queue of the store accepted at least one block of them."""
+        """Processes ended jobs. Returns whether the store's queue accepted at least one of their blocks."""
         for job, outcomes in ended:
             started, slots, loads = self._jobs.pop(job)
             if started is None:
