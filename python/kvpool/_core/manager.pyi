@@ -91,11 +91,11 @@ class CacheManager:
         metrics: Counts ages of blocks at hits and evictions, causes of evictions, and hits per tenant, for
             ``diagnose.metrics`` and ``kvpool.metrics``. Takes 24 bytes per block of each tier.
         keep_tokens: Keeps the tokens of cached blocks, so that ``prepare``, ``admit`` and the other calls
-            that take a prompt do not hash its cached beginning: 15 to 20 ns instead of 80 ns per block of 16
-            tokens. Hashes and hits do not depend on this setting. Takes 101 bytes per block of 16 tokens; 85
-            with ``verify="fingerprint"``, and 21 with ``verify="tokens"``. Every prompt is hashed with a
-            ``Policy`` of your own, and with groups whose first group does not have full attention and blocks
-            of ``block_size`` tokens.
+            that take a prompt do not hash its cached beginning. A hit then takes 25 ns instead of 105 ns per
+            block of 16 tokens. Hashes and hits do not depend on this setting. Takes 101 bytes per block of 16
+            tokens; 85 with ``verify="fingerprint"``, and 21 with ``verify="tokens"``. Every prompt
+            is hashed with a ``Policy`` of your own, and with groups whose first group does not have full
+            attention and blocks of ``block_size`` tokens.
 
     Raises:
         InvalidArgumentError: A setting is out of range. The message names the setting and its limits.
@@ -151,8 +151,8 @@ class CacheManager:
     def prepare(self, tokens: Tokens | HashCursor | RequestId, extra: ExtraKeys | None = None) -> HashCursor:
         """Hashes a prompt in the current epoch, so that ``probe``, ``fit`` and ``admit`` need not hash it.
 
-        The cached beginning of the prompt is not hashed again: see ``keep_tokens``. The call holds the
-        manager's lock only for at most 40 us at a time, to compare cached tokens. It hashes without the
+        The cached beginning of the prompt is not hashed again: see ``keep_tokens``. To compare cached
+        tokens, the call holds the manager's lock for at most 2,048 blocks at a time. It hashes without the
         lock, so other threads can use the manager. O(tokens).
 
         Args:

@@ -40,8 +40,7 @@ use crate::retention::{self, Eviction};
 use crate::stats::{Events, PyAdmission, PyAdmissionFit, PyManagerStats, PyProbe, PyRequestInfo, events};
 use crate::tiers::PyTransferPlan;
 
-/// Number of blocks with known hashes that a call reads before it releases the lock. Reading takes about 40
-/// us.
+/// Number of blocks with known hashes that a call reads before it releases the lock.
 const KNOWN_PART: usize = 2048;
 
 #[pyclass(frozen, module = "kvpool._core.manager", name = "CacheManager")]

@@ -342,8 +342,9 @@ impl CacheManager {
 ///
 /// A prompt is hashed once, before its admission, and can be looked up without being admitted.
 impl CacheManager {
-    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). Uses only
-    /// the hasher and the epoch of the manager. O(tokens).
+    /// Hashes a prompt for this manager, in the current epoch (`extra.epoch` is set to it). Copies the
+    /// hashes of blocks that the device's pool has cached ([`ManagerConfig::keep_tokens`]), and computes
+    /// the others. O(tokens).
     ///
     /// # Errors
     /// [`ManagerError::Hash`] for extra keys that the hash algorithm cannot represent.
